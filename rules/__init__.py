@@ -1,0 +1,1 @@
+"""What the records mean: catalogs, thresholds, localization and isolation policy; pure."""

@@ -1,0 +1,1 @@
+"""Carries isolation commands out and answers with acks."""

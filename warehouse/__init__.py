@@ -1,0 +1,1 @@
+"""Kafka to Parquet, exactly once, and DuckDB views over it."""

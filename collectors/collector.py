@@ -12,7 +12,7 @@ class CollectorError(Exception):
     """A collector cannot do its work; the message is one sentence for the operator."""
 
 
-class Unavailable(CollectorError):
+class Unavailable(CollectorError):  # noqa: N818 (a state, as operators say it)
     """The source is not there (no /dev/kmsg, no NVML): not an error, asked again slowly."""
 
 

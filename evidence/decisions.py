@@ -1,4 +1,4 @@
-"""What the rules conclude and what follows: suspicions, verdicts, commands, holds, requests, acks."""
+"""What the rules conclude and what follows: suspicions, verdicts, commands, holds and acks."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -67,7 +67,7 @@ class Domain(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: str | None = None
 
     @property
-    def id(self) -> str:
+    def id(self) -> str:  # noqa: PLR0911 (one return a kind)
         """The domain's name by place: ``gpu:host/0000:3b:00``; stays when the UUID is learned."""
         match self.kind:
             case DomainKind.MIG:

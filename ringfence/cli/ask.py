@@ -1,0 +1,99 @@
+"""Subcommands that answer: parse a log, triage an incident, ask the history."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import click
+from rich.console import Console
+
+from ringfence import show
+from ringfence.cli.front import FAULT, JSON, Front, Unreadable, need
+
+__all__ = ["parse", "sql", "triage", "why"]
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(["kernel", "nccl"]))
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--host", help="Host of lines that name none.")
+@click.option("--job", default="job", show_default=True, help="Job of a NCCL log.")
+@click.option("--coalesce", is_flag=True, help="One record with a count for a storm of equal ones.")
+def parse(kind: str, file: IO[bytes], host: str | None, job: str, coalesce: bool) -> None:
+    """Parse a log into NDJSON, one record a line."""
+    now = datetime.now(UTC)
+    records: Iterator[Any]
+    if kind == "kernel":
+        kernel = importlib.import_module("collectors.kernel")
+        records = kernel.parse_stream(file, host=host, now=now, file=file.name, coalesce=coalesce)
+    else:
+        nccl = importlib.import_module("collectors.nccl")
+        records = nccl.parse_stream(
+            file, job=job, host=host, now=now, file=file.name, keep_other=True
+        )
+    for record in records:
+        click.echo(show.as_json_line(record))
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--policy", type=click.Path(path_type=Path), help="Isolation policy (TOML).")
+@click.option("--thresholds", type=click.Path(path_type=Path), help="Thresholds (TOML).")
+@JSON
+def triage(path: Path, policy: Path | None, thresholds: Path | None, as_json: bool) -> None:
+    """Name the part at fault from the logs of an incident (file, folder or tar)."""
+    module = importlib.import_module("ringfence.triage")
+    tables = importlib.import_module("rules.tables")
+    try:
+        found = module.triage(path, tables.load(thresholds, policy), datetime.now(UTC))
+    except (FileNotFoundError, ValueError) as error:
+        raise Unreadable(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        show.triage(Console(), found)
+    if not found.read and found.unread:
+        raise Unreadable(f"{path}: nothing readable ({found.unread[0].reason})")
+    sys.exit(FAULT if found.faulty else 0)
+
+
+@click.command()
+@click.argument("statement")
+@JSON
+@click.pass_obj
+def sql(context: Front, statement: str, as_json: bool) -> None:
+    """Ask the history in SQL (DuckDB; views are in docs/warehouse.md)."""
+    query = need("warehouse.query", "warehouse")
+    try:
+        columns, rows = query.query(context.settings().warehouse, statement)
+    except query.WarehouseError as error:
+        raise Unreadable(str(error)) from error
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(dict(zip(columns, row, strict=True)), default=str))
+    else:
+        show.table(Console(), columns, rows)
+
+
+@click.command()
+@click.argument("command_id")
+@JSON
+@click.pass_obj
+def why(context: Front, command_id: str, as_json: bool) -> None:
+    """Tell why a command was given: its verdict, witnesses, evidence and acks."""
+    module = need("warehouse.why", "warehouse")
+    query = need("warehouse.query", "warehouse")
+    try:
+        found = module.why(context.settings().warehouse, command_id)
+    except query.WarehouseError as error:
+        raise Unreadable(str(error)) from error
+    if found is None:
+        raise Unreadable(f"no command {command_id!r} in the warehouse")
+    if as_json:
+        click.echo(show.as_json_line(found))
+    else:
+        show.why(Console(), found)

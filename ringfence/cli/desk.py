@@ -1,0 +1,85 @@
+"""Subcommands for a person's word: announce something planned, isolate, release."""
+
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from ringfence.cli.front import BOOTSTRAP, Front, Unreadable, need
+
+__all__ = ["announce", "isolate", "release"]
+
+
+@click.command()
+@BOOTSTRAP
+@click.argument("kind")
+@click.option("--host", required=True, help="The host it concerns.")
+@click.option("--gpu", "pci", help="The one GPU it concerns (PCI address).")
+@click.option("--for", "minutes", type=float, default=10, show_default=True, help="Minutes.")
+@click.option("--by", help="Who announces it.")
+@click.option("--reason", help="Why.")
+@click.option("--ended", is_flag=True, help="It is over.")
+@click.pass_obj
+def announce(
+    context: Front,
+    bootstrap: str | None,
+    kind: str,
+    host: str,
+    pci: str | None,
+    minutes: float,
+    by: str | None,
+    reason: str | None,
+    ended: bool,
+) -> None:
+    """Announce something planned (gpu-reset, reboot, maintenance ...), so that it alarms nobody."""
+    desk = need("ringfence.desk", "agent")
+    settings = context.settings(kafka={"bootstrap": bootstrap})
+    now = datetime.now(UTC)
+    try:
+        record = desk.context_record(
+            kind=kind, host=host, pci=pci, at=now, until=now + timedelta(minutes=minutes),
+            by=by, reason=reason, ended=ended,
+        )  # fmt: skip
+        desk.send(settings.kafka, "context", host, record)
+    except desk.DeskError as error:
+        raise Unreadable(str(error)) from error
+    click.echo(f"announced {kind} on {host} ({record.id})")
+
+
+def _request(
+    context: Front, bootstrap: str | None, action: str, domain: str, **given: str | None
+) -> None:
+    desk = need("ringfence.desk", "agent")
+    settings = context.settings(kafka={"bootstrap": bootstrap})
+    try:
+        record = desk.request(action=action, domain=domain, at=datetime.now(UTC), **given)
+        desk.send(settings.kafka, "requests", None, record)
+    except desk.DeskError as error:
+        raise Unreadable(str(error)) from error
+    click.echo(f"asked to {action} {record.domain.id} ({record.id})")
+
+
+@click.command()
+@BOOTSTRAP
+@click.argument("domain")
+@click.option("--by", help="Who asks (default: you).")
+@click.option("--reason", default="", help="Why.")
+@click.option("--level", type=click.Choice(["cordon", "drain", "evict"]), default="cordon")
+@click.pass_obj
+def isolate(
+    context: Front, bootstrap: str | None, domain: str, by: str | None, reason: str, level: str
+) -> None:
+    """Ask to isolate DOMAIN (gpu:HOST/0000:3b:00, node:HOST, link:GUID/PORT, rack:NAME)."""
+    _request(context, bootstrap, "isolate", domain, by=by, reason=reason, level=level)
+
+
+@click.command()
+@BOOTSTRAP
+@click.argument("domain")
+@click.option("--by", help="Who asks (default: you).")
+@click.option("--reason", default="", help="Why.")
+@click.pass_obj
+def release(
+    context: Front, bootstrap: str | None, domain: str, by: str | None, reason: str
+) -> None:
+    """Ask to take DOMAIN back into service."""
+    _request(context, bootstrap, "release", domain, by=by, reason=reason)

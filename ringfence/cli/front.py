@@ -1,0 +1,77 @@
+"""What every subcommand shares: settings, exit codes, and parts imported only when needed."""
+
+import importlib
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import click
+
+from ringfence.settings import Settings, SettingsError, load
+
+__all__ = ["BOOTSTRAP", "FAULT", "JSON", "Front", "Unreadable", "build", "need", "stop_event"]
+
+#: Exit codes: the thing asked about is bad; usage or unreadable input.
+FAULT, UNREADABLE = 1, 2
+
+BOOTSTRAP = click.option(
+    "--bootstrap", metavar="HOST:PORT", help="Kafka brokers [RINGFENCE_KAFKA_BOOTSTRAP]."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class Unreadable(click.ClickException):
+    """Usage or input that cannot be read: one sentence and exit code 2."""
+
+    exit_code = UNREADABLE
+
+
+def need(module: str, extra: str) -> ModuleType:
+    """Import a part, or say which extra of the package brings it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] in ("collectors", "ringfence", "rules"):
+            raise
+        raise Unreadable(
+            f"{error.name} is not installed; this needs: pip install 'ringfence[{extra}]'",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where this call's settings come from."""
+
+    file: Path | None
+    data: Path | None
+
+    def settings(self, **flags: dict[str, object]) -> Settings:
+        """Settings with this call's flags, one mapping a section."""
+        try:
+            return load(self.file, self.data, flags=flags)
+        except SettingsError as error:
+            raise Unreadable(str(error)) from error
+
+
+def build(settings: Settings, config: Callable[..., Any], section: str, **given: object) -> Any:  # noqa: ANN401
+    """One part's config from its section and this call's flags."""
+    try:
+        return settings.build(config, section, **given)  # type: ignore[arg-type]
+    except SettingsError as error:
+        raise Unreadable(str(error)) from error
+
+
+def stop_event() -> threading.Event:
+    """An event that SIGTERM and Ctrl-C set: the part then finishes what it holds and returns."""
+    stop = threading.Event()
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    return stop

@@ -1,0 +1,167 @@
+"""Subcommands that run parts: the demo, everything here, or one part."""
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import click
+from rich.console import Console
+
+from ringfence import show
+from ringfence.cli.front import BOOTSTRAP, FAULT, JSON, Front, Unreadable, build, need, stop_event
+from ringfence.settings import Settings
+
+__all__ = ["agent", "demo", "scheduler", "sink", "up", "worker"]
+
+
+@click.command()
+@click.option("--bootstrap", metavar="HOST:PORT", help="A broker to use instead of the embedded.")
+@click.option("--seed", type=int, help="Draw the same incident again.")
+@click.option("--keep", type=click.Path(path_type=Path), help="Keep what the run wrote here.")
+@click.option("--within", type=float, default=60, show_default=True, help="Seconds to end in.")
+@JSON
+def demo(
+    bootstrap: str | None,
+    seed: int | None,
+    keep: Path | None,
+    within: float,
+    as_json: bool,
+) -> None:
+    """Play a recorded incident through every part, live, and show what is found."""
+    module = need("ringfence.demo", "agent,streams,warehouse,schedulers,embedded")
+    play = module.Demo(bootstrap=bootstrap, seed=seed, keep=keep, within_s=within)
+    console = Console(stderr=as_json)
+    try:
+        result = play.run(console)
+    except module.DemoError as error:
+        raise Unreadable(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(result.as_json(), indent=2))
+    sys.exit(0 if result.passed else FAULT)
+
+
+@click.command()
+@BOOTSTRAP
+@click.option("--agent/--no-agent", default=True, help="Collect on this node too.")
+@click.option("--exec", "program", help="Program that carries commands out (default: none).")
+@click.pass_obj
+def up(context: Front, bootstrap: str | None, agent: bool, program: str | None) -> None:
+    """Run all parts here and keep them running until Ctrl-C."""
+    module = need("ringfence.up", "agent,streams,warehouse,schedulers,embedded")
+    settings = context.settings(kafka={"bootstrap": bootstrap})
+    try:
+        module.up(settings, context.file, agent=agent, program=program, stop=stop_event())
+    except module.UpError as error:
+        raise Unreadable(str(error)) from error
+
+
+@click.command()
+@BOOTSTRAP
+@click.option("--host", help="Name of this node (default: its hostname).")
+@click.option("--once", is_flag=True, help="One round without Kafka: print it and exit.")
+@click.option("--kmsg/--no-kmsg", default=None, help="Read /dev/kmsg.")
+@click.option("--kernel-file", "kernel_files", multiple=True, help="Follow a kernel log file.")
+@click.option("--nccl", "nccl_paths", multiple=True, help="Pattern of NCCL logs ({job} {rank}).")
+@click.option("--gpu", "gpu_source", help="Where GPU snapshots come from: nvml, recording, none.")
+@click.option("--gpu-recording", help="File of recorded snapshots.")
+@click.option("--rack", help="Rack of this node.")
+@click.option("--pool", help="Pool of this node.")
+@JSON
+@click.pass_obj
+def agent(
+    context: Front, /, bootstrap: str | None, once: bool, as_json: bool, **flags: object
+) -> None:
+    """Collect what this node says about itself and ship it."""
+    module = need("collectors.agent", "agent")
+    flags = {name: value for name, value in flags.items() if value not in (None, ())}
+    settings = context.settings(kafka={"bootstrap": bootstrap}, agent=flags)
+    config = build(
+        settings,
+        module.AgentConfig,
+        "agent",
+        kafka=settings.kafka,
+        state_dir=settings.sections["agent"].get("state_dir", settings.data / "agent"),
+    )
+    if once:
+        for record in module.once(config):
+            click.echo(show.as_json_line(record) if as_json else show.one_line(record))
+        return
+    module.run(config, stop_event())
+
+
+@click.command()
+@BOOTSTRAP
+@click.pass_obj
+def worker(context: Front, bootstrap: str | None) -> None:
+    """Judge: move records through the rules (Faust)."""
+    module = need("streams.worker", "streams")
+    cluster = need("ringfence.cluster", "streams")
+    settings = context.settings(kafka={"bootstrap": bootstrap})
+    config = build(
+        settings,
+        module.WorkerConfig,
+        "worker",
+        kafka=settings.kafka,
+        state_dir=settings.sections["worker"].get("state_dir", settings.data / "worker"),
+    )
+    _ensure(cluster, settings)
+    sys.exit(module.run(config))
+
+
+@click.command()
+@BOOTSTRAP
+@click.option("--root", type=click.Path(path_type=Path), help="Root of the Parquet files.")
+@click.pass_obj
+def sink(context: Front, bootstrap: str | None, root: Path | None) -> None:
+    """Keep the history: Kafka to Parquet, exactly once."""
+    module = need("warehouse.sink", "warehouse")
+    cluster = need("ringfence.cluster", "warehouse")
+    settings = context.settings(kafka={"bootstrap": bootstrap}, sink={"root": root})
+    config = build(
+        settings, module.SinkConfig, "sink", kafka=settings.kafka, root=settings.warehouse
+    )
+    _ensure(cluster, settings)
+    module.run(config, stop_event())
+
+
+@click.group()
+def scheduler() -> None:
+    """Carry isolation commands out."""
+
+
+@scheduler.command(name="exec")
+@BOOTSTRAP
+@click.option("--name", help="Name of this scheduler in its acks (default: exec).")
+@click.option("--timeout", type=float, default=60, show_default=True, help="Seconds a call has.")
+@click.argument("program", nargs=-1, required=True)
+@click.pass_obj
+def scheduler_exec(
+    context: Front,
+    bootstrap: str | None,
+    name: str | None,
+    timeout: float,
+    program: tuple[str, ...],
+) -> None:
+    """Run PROGRAM with each command's JSON on stdin; its exit code is the ack."""
+    consumer = need("schedulers.consumer", "schedulers")
+    adapter = need("schedulers.exec", "schedulers")
+    cluster = need("ringfence.cluster", "schedulers")
+    settings = context.settings(kafka={"bootstrap": bootstrap}, scheduler={"name": name})
+    config = build(
+        settings,
+        consumer.SchedulerConfig,
+        "scheduler",
+        kafka=settings.kafka,
+        state_dir=settings.sections["scheduler"].get("state_dir", settings.data / "scheduler"),
+    )
+    _ensure(cluster, settings)
+    consumer.run(config, adapter.ExecAdapter(program, timeout_s=timeout), stop_event())
+
+
+def _ensure(cluster: ModuleType, settings: Settings) -> None:
+    """Create the topics, waiting for a broker that is still starting."""
+    try:
+        cluster.ensure_topics(settings.kafka)
+    except cluster.ClusterError as error:
+        raise Unreadable(str(error)) from error

@@ -1,0 +1,127 @@
+"""What a person sends by hand: announcements (context) and requests to isolate or release."""
+
+import getpass
+from datetime import datetime
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+from msgspec import Struct
+
+from evidence.decisions import Domain, DomainKind, Level, Request, RequestAction
+from evidence.identity import digest, normalise_pci
+from evidence.records import ContextKind, ContextRecord
+from evidence.topics import CLUSTER_KEY
+from evidence.transport import Kafka
+from evidence.wire import encode
+
+__all__ = ["DeskError", "context_record", "domain", "request", "send"]
+
+_SEND_WITHIN_S = 15
+
+
+class DeskError(ValueError):
+    """What was asked cannot be sent; the message is one sentence."""
+
+
+def context_record(
+    *,
+    kind: str,
+    host: str,
+    at: datetime,
+    until: datetime | None = None,
+    pci: str | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+    ended: bool = False,
+) -> ContextRecord:
+    """Build an announcement. Raises DeskError for an unknown kind or a wrong PCI address."""
+    try:
+        known = ContextKind(kind)
+    except ValueError as error:
+        kinds = ", ".join(ContextKind)
+        raise DeskError(f"{kind!r} is nothing that can be announced; known: {kinds}") from error
+    address = None if pci is None else _pci(pci)
+    return ContextRecord(
+        id=digest("context", host, address, known, at.isoformat(), ended),
+        host=host,
+        observed_at=at,
+        kind=known,
+        at=at,
+        until=until,
+        ended=ended,
+        pci=address,
+        by=by or getpass.getuser(),
+        reason=reason,
+    )
+
+
+def request(
+    *,
+    action: str,
+    domain: str,
+    at: datetime,
+    by: str | None = None,
+    reason: str = "",
+    level: str = "cordon",
+) -> Request:
+    """Build a request. Raises DeskError when ``domain`` is not a domain id."""
+    named = _domain(domain)
+    return Request(
+        id=digest("request", action, named.id, at.isoformat()),
+        at=at,
+        action=RequestAction(action),
+        domain=named,
+        by=by or getpass.getuser(),
+        reason=reason,
+        level=Level(level),
+    )
+
+
+def domain(text: str) -> Domain:
+    """Read a domain id as `Domain.id` prints it. Raises DeskError with the shapes it may have."""
+    return _domain(text)
+
+
+def _domain(text: str) -> Domain:
+    kind, _, rest = text.partition(":")
+    place, _, part = rest.partition("/")
+    if place:
+        if kind == "gpu" and part.startswith("GPU-"):
+            return Domain(kind=DomainKind.GPU, host=place, uuid=part)
+        if kind == "gpu" and part:
+            return Domain(kind=DomainKind.GPU, host=place, pci=_pci(part))
+        if kind == "node" and not part:
+            return Domain(kind=DomainKind.NODE, host=place)
+        if kind == "rack" and not part:
+            return Domain(kind=DomainKind.RACK, rack=place)
+        if kind == "switch" and not part:
+            return Domain(kind=DomainKind.SWITCH, switch=place)
+        if kind == "link" and part.isdigit():
+            return Domain(kind=DomainKind.LINK, switch=place, port=int(part))
+    raise DeskError(
+        f"{text!r} is no domain: gpu:HOST/0000:3b:00, gpu:HOST/GPU-..., node:HOST, "
+        "link:SWITCH-GUID/PORT, switch:GUID or rack:NAME",
+    )
+
+
+def _pci(text: str) -> str:
+    try:
+        return normalise_pci(text)[0]
+    except ValueError as error:
+        raise DeskError(str(error)) from error
+
+
+def send(kafka: Kafka, topic: str, key: str | None, record: Struct) -> None:
+    """Send one record and wait until the broker has it. Raises DeskError when it does not."""
+    try:
+        producer = KafkaProducer(**kafka.client(), acks="all")
+        try:
+            name = kafka.topic(topic)
+            sent = producer.send(
+                name, key=key.encode() if key else CLUSTER_KEY, value=encode(record)
+            )
+            sent.get(timeout=_SEND_WITHIN_S)
+        finally:
+            producer.close(timeout=1)
+    except KafkaError as error:
+        raise DeskError(f"Kafka at {kafka.bootstrap} did not take it: {error}") from error

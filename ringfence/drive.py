@@ -1,0 +1,110 @@
+"""Drives the decision steps without a broker: triage and replay feed it records in any order.
+
+The steps are the ones the stream runs; only where the time comes from differs: here it is the
+event time, and after the last record it runs on until every window is settled.
+"""
+
+import heapq
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from evidence.decisions import Command, DesiredState, Suspicion, Verdict
+from evidence.identity import digest
+from evidence.records import Tick
+from rules import host, isolation, job
+from rules.stage import Arrived
+from rules.tables import Rules
+
+__all__ = ["Driver", "Outcome"]
+
+#: More windows than any incident has; a stage that is never done is a bug, not an endless loop.
+_MOST_TICKS = 100_000
+_STEP = timedelta(microseconds=1)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came out: every verdict revision, suspicion, command and desired state, in order."""
+
+    suspicions: list[Suspicion] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    states: list[DesiredState] = field(default_factory=list)
+
+    def latest(self) -> list[Verdict]:
+        """The last revision of each incident, in the order in which they were first decided."""
+        last: dict[str, Verdict] = {}
+        for verdict in self.verdicts:
+            last[verdict.incident] = verdict
+        return list(last.values())
+
+
+class Driver:
+    """Job, host and isolation stage wired as the stream wires them, on one thread."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._hosts: dict[str, host.HostState] = defaultdict(host.HostState)
+        self._jobs: dict[str, job.JobState] = defaultdict(job.JobState)
+        self._isolation = isolation.IsolationState()
+        self._queue: list[tuple[datetime, int, str, str, Struct]] = []
+        self._due: dict[tuple[str, str], datetime] = {}
+        self._order = itertools.count()
+        self.outcome = Outcome()
+
+    def add(self, topic: str, key: str, record: Struct, at: datetime) -> None:
+        """Queue one record of a topic under its key, arriving at ``at``."""
+        heapq.heappush(self._queue, (at, next(self._order), topic, key, record))
+
+    def run(self) -> Outcome:
+        """Step through everything queued in order of time, then until all windows are settled."""
+        ticks = 0
+        while self._queue or self._due:
+            stage = min(self._due, key=self._due.__getitem__, default=None)
+            if stage is None or (self._queue and self._queue[0][0] <= self._due[stage]):
+                at, _, topic, key, record = heapq.heappop(self._queue)
+                self._deliver(topic, key, Arrived(topic, record, at))
+                continue
+            ticks += 1
+            if ticks > _MOST_TICKS:
+                raise RuntimeError(f"{stage[0]} stage of {stage[1]} is never done")
+            now = self._due.pop(stage)
+            self._deliver(*stage, Arrived("", Tick(id=digest("tick", now), at=now), now))
+        return self.outcome
+
+    def _deliver(self, topic: str, key: str, arrived: Arrived) -> None:
+        if topic == "nccl":
+            self._jobs[key], suspicions = job.step(self._jobs[key], arrived, self._rules)
+            self._wait("nccl", key, job.due(self._jobs[key]), arrived.at)
+            for suspicion in suspicions:
+                self.outcome.suspicions.append(suspicion)
+                self.add("suspicions", suspicion.host or key, suspicion, arrived.at)
+        elif topic == "verdicts":
+            self._isolate(arrived)
+        else:
+            self._hosts[key], verdicts = host.step(self._hosts[key], arrived, self._rules)
+            self._wait("host", key, host.due(self._hosts[key]), arrived.at)
+            for verdict in verdicts:
+                self.outcome.verdicts.append(verdict)
+                self.add("verdicts", "", verdict, arrived.at)
+
+    def _wait(self, stage: str, key: str, due: datetime | None, now: datetime) -> None:
+        """Remember when a stage wants a tick; never before what it has just been told."""
+        if due is None:
+            self._due.pop((stage, key), None)
+        else:
+            self._due[stage, key] = max(due, now + _STEP)
+
+    def _isolate(self, arrived: Arrived) -> None:
+        """Nobody acks here, so the outbox would repeat itself: each command counts once."""
+        self._isolation, outputs = isolation.step(self._isolation, arrived, self._rules)
+        seen = {command.id for command in self.outcome.commands}
+        for output in outputs:
+            if isinstance(output, DesiredState):
+                self.outcome.states.append(output)
+            elif output.id not in seen:
+                self.outcome.commands.append(output)

@@ -1,0 +1,188 @@
+"""Finds the logs of an incident under a path and says of each what it is, by content.
+
+Compressed and archived files are read as streams: nothing is unpacked to disk.
+"""
+
+import gzip
+import io
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+__all__ = ["Log", "LogKind", "Unread", "find"]
+
+_SNIFF = 256 * 1024
+_GZIP = b"\x1f\x8b"
+#: Errors that a damaged or foreign file raises while it is opened or read.
+READ_ERRORS = (OSError, EOFError, tarfile.TarError, gzip.BadGzipFile, ValueError)
+
+
+class LogKind(StrEnum):
+    """What a file holds."""
+
+    KERNEL = "kernel"
+    NCCL = "nccl"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One readable log: where it was found, whose it is, and how to read its lines."""
+
+    file: str
+    host: str
+    kind: LogKind
+    lines: Callable[[], Iterator[bytes]]
+    job: str = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file nothing was read from, or not all of it, and why."""
+
+    file: str
+    reason: str
+
+
+# NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.
+# [12345.678901] pcieport 0000:40:01.0: AER: Uncorrected (Fatal) error received: 0000:40:01.0
+# Nov 22 03:14:15 gpu12 kernel: mlx5_core 0000:5c:00.0: Port module event: module 0, Cable error
+_KERNEL = re.compile(
+    rb"NVRM:|SXid \(|\bkernel: |^<\d+>|^kern\s+:\w+\s*:|^\[\s*\d+\.\d{6}\] |mlx5_core "
+    rb"|nvidia-peermem |PCIe Bus Error|Out of memory: Killed"
+    rb"|blocked for more than \d+ seconds|EDAC MC\d"
+    rb"|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[,.]\d+[+-]\d\d:\d\d |\"_TRANSPORT\" *: *\"kernel\"",
+    re.MULTILINE,
+)
+# node7:4711:5120 [3] NCCL INFO ncclCommInitRank comm 0x55 rank 3 nranks 16 cudaDev 3 ...
+# [rank5]:[E512 10:00:00.123456789 ProcessGroupNCCL.cpp:629] [Rank 5] Watchdog caught ...
+_NCCL = re.compile(
+    rb"NCCL (INFO|WARN)|ProcessGroup(NCCL|Gloo|Wrapper)|\[rank\d+\]|torch\.distributed|torchrun"
+    rb"|torch/distributed|monitoredBarrier|WorkNCCL|CUDA error|Traceback \(most recent call"
+    rb"|\[c10d\]|elastic/multiprocessing|srun: error|exits with return code|NCCL error"
+    rb"|torchelastic|Missing dump files|Collective sequence number|AsyncError|ncclRemoteError",
+)
+
+
+def find(path: Path) -> Iterator[Log | Unread]:
+    """Every log under ``path`` (a file, a folder, or a tar archive), in order of name.
+
+    The host is the folder directly under ``path``, else the file's own name without endings; a
+    host that stands in the lines themselves wins over it later.
+    """
+    if path.is_dir():
+        for file in sorted(one for one in path.rglob("*") if one.is_file()):
+            inside = file.relative_to(path)
+            yield from _open(file, str(inside), _host(PurePosixPath(inside)))
+    else:
+        yield from _open(path, path.name, _host(PurePosixPath(path.name)))
+
+
+def _host(inside: PurePosixPath) -> str:
+    return inside.parts[0] if len(inside.parts) > 1 else inside.name.split(".")[0]
+
+
+def _open(path: Path, name: str, host: str) -> Iterator[Log | Unread]:
+    try:
+        if tarfile.is_tarfile(path):
+            yield from _archive(path, name)
+            return
+    except READ_ERRORS as error:
+        yield Unread(name, _reason(error))
+        return
+    yield _log(name, host, lambda: _stream(path.open("rb")))
+
+
+def _archive(path: Path, name: str) -> Iterator[Log | Unread]:
+    """A log per member; the archive is opened anew for each so that any order of reading works."""
+    try:
+        with tarfile.open(path) as archive:
+            members = [member.name for member in archive if member.isfile()]
+    except READ_ERRORS as error:
+        yield Unread(name, _reason(error))
+        return
+    top = {PurePosixPath(member).parts[0] for member in members}
+    for member in sorted(members):
+        inside = PurePosixPath(member)
+        # An archive of one folder: that folder is the incident, not a host.
+        if len(top) == 1 and len(inside.parts) > 1:
+            inside = inside.relative_to(inside.parts[0])
+        yield _log(f"{name}:{member}", _host(inside), partial(_member, path, member))
+
+
+def _member(path: Path, member: str) -> Iterator[bytes]:
+    with tarfile.open(path) as archive:
+        stream = archive.extractfile(member)
+        if stream is not None:
+            yield from _stream(stream)
+
+
+def _stream(stream: IO[bytes]) -> Iterator[bytes]:
+    with stream:
+        head = stream.read(2)
+        rest = io.BufferedReader(_Chained(head, stream), 1 << 20)
+        if head == _GZIP:
+            with gzip.GzipFile(fileobj=rest) as unzipped:
+                yield from _lines(unzipped)
+        else:
+            yield from _lines(rest)
+
+
+class _Chained(io.RawIOBase):
+    """The bytes already read for a look, then the rest of the stream."""
+
+    def __init__(self, head: bytes, stream: IO[bytes]) -> None:
+        self._head, self._stream = head, stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "bytearray | memoryview") -> int:  # type: ignore[override]
+        chunk = self._head or self._stream.read(len(buffer))
+        self._head = b""
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+
+_MAX_LINE = 1 << 20
+
+
+def _lines(stream: "IO[bytes] | gzip.GzipFile | io.BufferedReader") -> Iterator[bytes]:
+    """Lines of bounded length: an endless one comes in pieces of 1 MiB."""
+    while line := stream.readline(_MAX_LINE):
+        yield line
+
+
+def _log(name: str, host: str, lines: Callable[[], Iterator[bytes]]) -> Log | Unread:
+    head, error = _head(lines)
+    if not head:
+        return Unread(name, error or "empty")
+    kernel, nccl = len(_KERNEL.findall(head)), len(_NCCL.findall(head))
+    if not kernel and not nccl:
+        return Unread(name, error or "neither a kernel log nor a NCCL, PyTorch or torchrun log")
+    kind = LogKind.KERNEL if kernel > nccl else LogKind.NCCL
+    return Log(name, host, kind, lines)
+
+
+def _head(lines: Callable[[], Iterator[bytes]]) -> tuple[bytes, str | None]:
+    """The first lines of a file and, when it breaks off in them, why."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        for line in lines():
+            parts.append(line)
+            size += len(line)
+            if size > _SNIFF:
+                break
+    except READ_ERRORS as error:
+        return b"".join(parts), _reason(error)
+    return b"".join(parts), None
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

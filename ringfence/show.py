@@ -1,0 +1,149 @@
+"""What a person sees: records, verdicts and reasons as text, plain enough to paste in a ticket."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evidence.decisions import Ack, Command, Domain, Status, Verdict
+
+if TYPE_CHECKING:
+    from ringfence.triage import Triage
+    from warehouse.why import Why
+
+__all__ = ["as_json_line", "command", "domain", "one_line", "table", "triage", "verdict", "why"]
+
+_COLOUR = {
+    Status.LOCALIZED: "bold red",
+    Status.SUSPECTED: "yellow",
+    Status.INSUFFICIENT: "yellow",
+    Status.SOFTWARE: "cyan",
+    Status.VICTIM: "blue",
+    Status.RECOVERED: "green",
+}
+_VICTIMS_SHOWN, _EVIDENCE_SHOWN = 8, 6
+
+
+def as_json_line(record: Struct) -> str:
+    """One record as one line of JSON, every field present (null where the source is silent)."""
+    config = record.__struct_config__
+    plain = {name: msgspec.to_builtins(getattr(record, name)) for name in record.__struct_fields__}
+    if config.tag is not None and config.tag_field is not None:
+        plain = {config.tag_field: config.tag} | plain
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def one_line(record: Struct) -> str:
+    """A record in the fewest words: only what is set."""
+    plain = msgspec.to_builtins(record)
+    return "  ".join(f"{name}={value}" for name, value in plain.items() if name != "id")
+
+
+def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows as a table; values as text, an absent one empty."""
+    grid = Table(*(escape(name) for name in columns))
+    for row in rows:
+        grid.add_row(*("" if value is None else escape(str(value)) for value in row))
+    console.print(grid)
+
+
+def domain(part: Domain) -> str:
+    """A domain as one would say it: ``gpu 0000:3b:00 on node7 (GPU-..., serial ...)``."""
+    name = part.id.partition(":")[0]
+    where = {"gpu": part.pci, "mig": part.pci, "nvlink": f"{part.pci} link {part.link}"}.get(name)
+    text = " ".join(filter(None, (name, where)))
+    if name in ("link", "switch"):
+        text += f" {part.switch or part.host}" + (f" port {part.port}" if name == "link" else "")
+    elif name == "rack":
+        text += f" {part.rack}"
+    elif name == "job":
+        text += f" {part.job}"
+    elif part.host:
+        text += f" on {part.host}" if where else f" {part.host}"
+    known = [part.uuid, part.serial and f"serial {part.serial}", _rank(part)]
+    more = ", ".join(filter(None, known))
+    return f"{text} ({more})" if more else text
+
+
+def _rank(part: Domain) -> str | None:
+    return None if part.rank is None else f"rank {part.rank}"
+
+
+def verdict(console: Console, one: Verdict) -> None:
+    """A verdict: what, where, why, who said so, and what would settle it."""
+    colour = _COLOUR[one.status]
+    console.print(
+        f"[{colour}]{one.status}[/] [bold]{one.cause}[/]: {escape(domain(one.domain))}"
+        f"  confidence {one.confidence:.2f}",
+        highlight=False,
+    )
+    _say(console, one.reason)
+    for said in one.testimony:
+        words = f": {said.words}" if said.words else ""
+        _say(console, f"{said.witness:<10} {said.says} ({said.weight:.2f}){words}")
+    for ref in one.evidence[:_EVIDENCE_SHOWN]:
+        where = f"{ref.file}:{ref.line}" if ref.file else ref.source
+        _say(console, f"{_time(ref.at)} {where}  {ref.text}", style="dim")
+    if len(one.evidence) > _EVIDENCE_SHOWN:
+        _say(console, f"and {len(one.evidence) - _EVIDENCE_SHOWN} more records", style="dim")
+    if one.victims:
+        shown = ", ".join(map(domain, one.victims[:_VICTIMS_SHOWN]))
+        _say(console, f"victims ({len(one.victims)}): {shown}" + (
+            ", ..." if len(one.victims) > _VICTIMS_SHOWN else ""))  # fmt: skip
+    for missing in one.missing:
+        _say(console, f"would settle it: {missing}")
+
+
+def command(console: Console, one: Command) -> None:
+    """A command, with the reason when it is not to be carried out."""
+    mark = " [dim](dry run)[/]" if one.dry_run else ""
+    mark += f" [yellow](held: {escape(one.held)})[/]" if one.held else ""
+    console.print(
+        f"[bold]{one.action} ({one.level})[/]{mark}: {escape(domain(one.domain))}  "
+        f"command {one.id}",
+        highlight=False,
+    )
+    _say(console, one.reason)
+
+
+def ack(console: Console, one: Ack) -> None:
+    """An ack."""
+    console.print(
+        f"[bold green]ack[/] {one.status} by {escape(one.scheduler)}: command {one.command}"
+    )
+
+
+def triage(console: Console, found: "Triage") -> None:
+    """All that triage found, or that it found nothing."""
+    for one in found.verdicts:
+        verdict(console, one)
+    for order in found.commands:
+        command(console, order)
+    if not found.verdicts:
+        console.print(f"Nothing at fault in {len(found.read)} logs.")
+    for missed in found.unread:
+        _say(console, f"not read: {missed.file}: {missed.reason}", style="yellow")
+
+
+def why(console: Console, found: "Why") -> None:
+    """A command's whole story, oldest first."""
+    command(console, found.command)
+    for one in found.verdicts:
+        console.print(f"revision {one.revision}, decided {_time(one.decided_at)}", style="dim")
+        verdict(console, one)
+    for one_ack in found.acks:
+        ack(console, one_ack)
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    console.print(f"  {escape(text)}", style=style, highlight=False, soft_wrap=True)
+
+
+def _time(at: datetime | None) -> str:
+    return "no time" if at is None else at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

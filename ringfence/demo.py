@@ -48,6 +48,7 @@ policy = "{policy}"
 
 [sink]
 flush_s = 1.0
+bulk_flush_s = 2.0
 """
 
 _POLICY = """\

@@ -7,6 +7,7 @@ import gzip
 import io
 import re
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,12 +15,12 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-__all__ = ["Log", "LogKind", "Unread", "find"]
+__all__ = ["READ_ERRORS", "Log", "LogKind", "Unread", "find", "read"]
 
 _SNIFF = 256 * 1024
 _GZIP = b"\x1f\x8b"
 #: Errors that a damaged or foreign file raises while it is opened or read.
-READ_ERRORS = (OSError, EOFError, tarfile.TarError, gzip.BadGzipFile, ValueError)
+READ_ERRORS = (OSError, EOFError, tarfile.TarError, gzip.BadGzipFile, zlib.error)
 
 
 class LogKind(StrEnum):
@@ -95,7 +96,7 @@ def _open(path: Path, name: str, host: str) -> Iterator[Log | Unread]:
     except READ_ERRORS as error:
         yield Unread(name, _reason(error))
         return
-    yield _log(name, host, lambda: _stream(path.open("rb")))
+    yield _log(name, host, lambda: read(path.open("rb")))
 
 
 def _archive(path: Path, name: str) -> Iterator[Log | Unread]:
@@ -119,10 +120,14 @@ def _member(path: Path, member: str) -> Iterator[bytes]:
     with tarfile.open(path) as archive:
         stream = archive.extractfile(member)
         if stream is not None:
-            yield from _stream(stream)
+            yield from read(stream)
 
 
-def _stream(stream: IO[bytes]) -> Iterator[bytes]:
+def read(stream: IO[bytes]) -> Iterator[bytes]:
+    """Lines of a stream, unzipped when it is gzip, none longer than 1 MiB; closes it at the end.
+
+    Raises one of READ_ERRORS where a compressed stream is damaged or cut.
+    """
     with stream:
         head = stream.read(2)
         rest = io.BufferedReader(_Chained(head, stream), 1 << 20)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from collectors import kernel, nccl
+from collectors import kernel_stream, nccl_stream
 from evidence.decisions import Command, Verdict
 from evidence.records import KernelKind, KernelRecord, NcclRecord
 from ringfence.drive import Driver
@@ -79,11 +79,13 @@ def _records(log: Log, now: datetime) -> Iterator[tuple[str, str, Struct, dateti
     last = _NO_CLOCK
     records: Iterator[KernelRecord] | Iterator[NcclRecord]
     if log.kind is LogKind.KERNEL:
-        records = kernel.parse_stream(
+        records = kernel_stream.parse_stream(
             log.lines(), host=log.host, now=now, file=log.file, coalesce=True
         )
     else:
-        records = nccl.parse_stream(log.lines(), job=log.job, host=log.host, now=now, file=log.file)
+        records = nccl_stream.parse_stream(
+            log.lines(), job=log.job, host=log.host, now=now, file=log.file
+        )
     for record in records:
         last = _arrival(record, last)
         if isinstance(record, KernelRecord):

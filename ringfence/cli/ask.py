@@ -11,8 +11,8 @@ from typing import IO, Any
 import click
 from rich.console import Console
 
-from ringfence import show
-from ringfence.cli.front import FAULT, JSON, Front, Unreadable, need
+from ringfence import logs, show
+from ringfence.cli.front import FAULT, JSON, Front, Unreadable, need, one_sentence
 
 __all__ = ["parse", "sql", "triage", "why"]
 
@@ -25,18 +25,23 @@ __all__ = ["parse", "sql", "triage", "why"]
 @click.option("--coalesce", is_flag=True, help="One record with a count for a storm of equal ones.")
 def parse(kind: str, file: IO[bytes], host: str | None, job: str, coalesce: bool) -> None:
     """Parse a log into NDJSON, one record a line."""
-    now = datetime.now(UTC)
+    now, lines = datetime.now(UTC), logs.read(file)
     records: Iterator[Any]
     if kind == "kernel":
-        kernel = importlib.import_module("collectors.kernel")
-        records = kernel.parse_stream(file, host=host, now=now, file=file.name, coalesce=coalesce)
+        kernel = importlib.import_module("collectors.kernel_stream")
+        records = kernel.parse_stream(lines, host=host, now=now, file=file.name, coalesce=coalesce)
     else:
-        nccl = importlib.import_module("collectors.nccl")
+        nccl = importlib.import_module("collectors.nccl_stream")
         records = nccl.parse_stream(
-            file, job=job, host=host, now=now, file=file.name, keep_other=True
+            lines, job=job, host=host, now=now, file=file.name, keep_other=True
         )
-    for record in records:
-        click.echo(show.as_json_line(record))
+    try:
+        for record in records:
+            click.echo(show.as_json_line(record))
+    except logs.READ_ERRORS as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise Unreadable(f"{file.name}: broke off: {error}") from error
 
 
 @click.command()
@@ -48,10 +53,10 @@ def triage(path: Path, policy: Path | None, thresholds: Path | None, as_json: bo
     """Name the part at fault from the logs of an incident (file, folder or tar)."""
     module = importlib.import_module("ringfence.triage")
     tables = importlib.import_module("rules.tables")
-    try:
-        found = module.triage(path, tables.load(thresholds, policy), datetime.now(UTC))
-    except (FileNotFoundError, ValueError) as error:
-        raise Unreadable(str(error)) from error
+    with one_sentence(ValueError, OSError):
+        rules = tables.load(thresholds, policy)
+    with one_sentence(FileNotFoundError):
+        found = module.triage(path, rules, datetime.now(UTC))
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))
     else:
@@ -68,10 +73,8 @@ def triage(path: Path, policy: Path | None, thresholds: Path | None, as_json: bo
 def sql(context: Front, statement: str, as_json: bool) -> None:
     """Ask the history in SQL (DuckDB; views are in docs/warehouse.md)."""
     query = need("warehouse.query", "warehouse")
-    try:
+    with one_sentence(query.WarehouseError):
         columns, rows = query.query(context.settings().warehouse, statement)
-    except query.WarehouseError as error:
-        raise Unreadable(str(error)) from error
     if as_json:
         for row in rows:
             click.echo(json.dumps(dict(zip(columns, row, strict=True)), default=str))
@@ -87,10 +90,8 @@ def why(context: Front, command_id: str, as_json: bool) -> None:
     """Tell why a command was given: its verdict, witnesses, evidence and acks."""
     module = need("warehouse.why", "warehouse")
     query = need("warehouse.query", "warehouse")
-    try:
+    with one_sentence(query.WarehouseError):
         found = module.why(context.settings().warehouse, command_id)
-    except query.WarehouseError as error:
-        raise Unreadable(str(error)) from error
     if found is None:
         raise Unreadable(f"no command {command_id!r} in the warehouse")
     if as_json:

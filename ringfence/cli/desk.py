@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from ringfence.cli.front import BOOTSTRAP, Front, Unreadable, need
+from ringfence.cli.front import BOOTSTRAP, Front, need, one_sentence
 
 __all__ = ["announce", "isolate", "release"]
 
@@ -34,14 +34,12 @@ def announce(
     desk = need("ringfence.desk", "agent")
     settings = context.settings(kafka={"bootstrap": bootstrap})
     now = datetime.now(UTC)
-    try:
+    with one_sentence(desk.DeskError):
         record = desk.context_record(
             kind=kind, host=host, pci=pci, at=now, until=now + timedelta(minutes=minutes),
             by=by, reason=reason, ended=ended,
         )  # fmt: skip
         desk.send(settings.kafka, "context", host, record)
-    except desk.DeskError as error:
-        raise Unreadable(str(error)) from error
     click.echo(f"announced {kind} on {host} ({record.id})")
 
 
@@ -50,11 +48,9 @@ def _request(
 ) -> None:
     desk = need("ringfence.desk", "agent")
     settings = context.settings(kafka={"bootstrap": bootstrap})
-    try:
+    with one_sentence(desk.DeskError):
         record = desk.request(action=action, domain=domain, at=datetime.now(UTC), **given)
         desk.send(settings.kafka, "requests", None, record)
-    except desk.DeskError as error:
-        raise Unreadable(str(error)) from error
     click.echo(f"asked to {action} {record.domain.id} ({record.id})")
 
 

@@ -1,9 +1,10 @@
 """What every subcommand shares: settings, exit codes, and parts imported only when needed."""
 
+import contextlib
 import importlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -13,7 +14,17 @@ import click
 
 from ringfence.settings import Settings, SettingsError, load
 
-__all__ = ["BOOTSTRAP", "FAULT", "JSON", "Front", "Unreadable", "build", "need", "stop_event"]
+__all__ = [
+    "BOOTSTRAP",
+    "FAULT",
+    "JSON",
+    "Front",
+    "Unreadable",
+    "build",
+    "need",
+    "one_sentence",
+    "stop_event",
+]
 
 #: Exit codes: the thing asked about is bad; usage or unreadable input.
 FAULT, UNREADABLE = 1, 2
@@ -75,3 +86,12 @@ def stop_event() -> threading.Event:
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
     return stop
+
+
+@contextlib.contextmanager
+def one_sentence(*errors: type[Exception]) -> Iterator[None]:
+    """Turn a part's own errors into one sentence on stderr and exit code 2."""
+    try:
+        yield
+    except errors as error:
+        raise Unreadable(str(error)) from error

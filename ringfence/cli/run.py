@@ -9,7 +9,16 @@ import click
 from rich.console import Console
 
 from ringfence import show
-from ringfence.cli.front import BOOTSTRAP, FAULT, JSON, Front, Unreadable, build, need, stop_event
+from ringfence.cli.front import (
+    BOOTSTRAP,
+    FAULT,
+    JSON,
+    Front,
+    build,
+    need,
+    one_sentence,
+    stop_event,
+)
 from ringfence.settings import Settings
 
 __all__ = ["agent", "demo", "scheduler", "sink", "up", "worker"]
@@ -32,10 +41,8 @@ def demo(
     module = need("ringfence.demo", "agent,streams,warehouse,schedulers,embedded")
     play = module.Demo(bootstrap=bootstrap, seed=seed, keep=keep, within_s=within)
     console = Console(stderr=as_json)
-    try:
+    with one_sentence(module.DemoError):
         result = play.run(console)
-    except module.DemoError as error:
-        raise Unreadable(str(error)) from error
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2))
     sys.exit(0 if result.passed else FAULT)
@@ -50,10 +57,8 @@ def up(context: Front, bootstrap: str | None, agent: bool, program: str | None) 
     """Run all parts here and keep them running until Ctrl-C."""
     module = need("ringfence.up", "agent,streams,warehouse,schedulers,embedded")
     settings = context.settings(kafka={"bootstrap": bootstrap})
-    try:
+    with one_sentence(module.UpError):
         module.up(settings, context.file, agent=agent, program=program, stop=stop_event())
-    except module.UpError as error:
-        raise Unreadable(str(error)) from error
 
 
 @click.command()
@@ -96,6 +101,7 @@ def agent(
 def worker(context: Front, bootstrap: str | None) -> None:
     """Judge: move records through the rules (Faust)."""
     module = need("streams.worker", "streams")
+    streams = need("streams.config", "streams")
     cluster = need("ringfence.cluster", "streams")
     settings = context.settings(kafka={"bootstrap": bootstrap})
     config = build(
@@ -106,7 +112,8 @@ def worker(context: Front, bootstrap: str | None) -> None:
         state_dir=settings.sections["worker"].get("state_dir", settings.data / "worker"),
     )
     _ensure(cluster, settings)
-    sys.exit(module.run(config))
+    with one_sentence(streams.StreamsError, ValueError):
+        module.run(config)
 
 
 @click.command()
@@ -116,13 +123,15 @@ def worker(context: Front, bootstrap: str | None) -> None:
 def sink(context: Front, bootstrap: str | None, root: Path | None) -> None:
     """Keep the history: Kafka to Parquet, exactly once."""
     module = need("warehouse.sink", "warehouse")
+    errors = need("warehouse.errors", "warehouse")
     cluster = need("ringfence.cluster", "warehouse")
     settings = context.settings(kafka={"bootstrap": bootstrap}, sink={"root": root})
     config = build(
         settings, module.SinkConfig, "sink", kafka=settings.kafka, root=settings.warehouse
     )
     _ensure(cluster, settings)
-    module.run(config, stop_event())
+    with one_sentence(errors.WarehouseError):
+        module.run(config, stop_event())
 
 
 @click.group()
@@ -156,12 +165,11 @@ def scheduler_exec(
         state_dir=settings.sections["scheduler"].get("state_dir", settings.data / "scheduler"),
     )
     _ensure(cluster, settings)
-    consumer.run(config, adapter.ExecAdapter(program, timeout_s=timeout), stop_event())
+    with one_sentence(consumer.SchedulerError):
+        consumer.run(config, adapter.ExecAdapter(program, timeout_s=timeout), stop_event())
 
 
 def _ensure(cluster: ModuleType, settings: Settings) -> None:
     """Create the topics, waiting for a broker that is still starting."""
-    try:
+    with one_sentence(cluster.ClusterError):
         cluster.ensure_topics(settings.kafka)
-    except cluster.ClusterError as error:
-        raise Unreadable(str(error)) from error

@@ -16,6 +16,7 @@ from evidence.decisions import Command, DesiredState, Suspicion, Verdict
 from evidence.identity import digest
 from evidence.records import Tick
 from rules import host, isolation, job
+from rules.desired import rebuild
 from rules.stage import Arrived
 from rules.tables import Rules
 
@@ -50,7 +51,7 @@ class Driver:
         self._rules = rules
         self._hosts: dict[str, host.HostState] = defaultdict(host.HostState)
         self._jobs: dict[str, job.JobState] = defaultdict(job.JobState)
-        self._isolation = isolation.IsolationState()
+        self._isolation = rebuild()  # triage knows of nothing isolated before
         self._queue: list[tuple[datetime, int, str, str, Struct]] = []
         self._due: dict[tuple[str, str], datetime] = {}
         self._order = itertools.count()

@@ -5,7 +5,6 @@ Compressed and archived files are read as streams: nothing is unpacked to disk.
 
 import gzip
 import io
-import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ class LogKind(StrEnum):
 
     KERNEL = "kernel"
     NCCL = "nccl"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,56 +48,40 @@ class Unread:
     reason: str
 
 
-# NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.
-# [12345.678901] pcieport 0000:40:01.0: AER: Uncorrected (Fatal) error received: 0000:40:01.0
-# Nov 22 03:14:15 gpu12 kernel: mlx5_core 0000:5c:00.0: Port module event: module 0, Cable error
-_KERNEL = re.compile(
-    rb"NVRM:|SXid \(|\bkernel: |^<\d+>|^kern\s+:\w+\s*:|^\[\s*\d+\.\d{6}\] |mlx5_core "
-    rb"|nvidia-peermem |PCIe Bus Error|Out of memory: Killed"
-    rb"|blocked for more than \d+ seconds|EDAC MC\d"
-    rb"|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[,.]\d+[+-]\d\d:\d\d |\"_TRANSPORT\" *: *\"kernel\"",
-    re.MULTILINE,
-)
-# node7:4711:5120 [3] NCCL INFO ncclCommInitRank comm 0x55 rank 3 nranks 16 cudaDev 3 ...
-# [rank5]:[E512 10:00:00.123456789 ProcessGroupNCCL.cpp:629] [Rank 5] Watchdog caught ...
-_NCCL = re.compile(
-    rb"NCCL (INFO|WARN)|ProcessGroup(NCCL|Gloo|Wrapper)|\[rank\d+\]|torch\.distributed|torchrun"
-    rb"|torch/distributed|monitoredBarrier|WorkNCCL|CUDA error|Traceback \(most recent call"
-    rb"|\[c10d\]|elastic/multiprocessing|srun: error|exits with return code|NCCL error"
-    rb"|torchelastic|Missing dump files|Collective sequence number|AsyncError|ncclRemoteError",
-)
+Recognise = Callable[[list[bytes]], LogKind | None]
 
 
-def find(path: Path) -> Iterator[Log | Unread]:
+def find(path: Path, recognise: Recognise) -> Iterator[Log | Unread]:
     """Every log under ``path`` (a file, a folder, or a tar archive), in order of name.
 
-    The host is the folder directly under ``path``, else the file's own name without endings; a
-    host that stands in the lines themselves wins over it later.
+    ``recognise`` is shown the first lines of a file, at most 256 KiB, and says what it is. The
+    host is the folder directly under ``path``, else the file's own name without endings; a host
+    that stands in the lines themselves wins over it later.
     """
     if path.is_dir():
         for file in sorted(one for one in path.rglob("*") if one.is_file()):
             inside = file.relative_to(path)
-            yield from _open(file, str(inside), _host(PurePosixPath(inside)))
+            yield from _open(file, str(inside), _host(PurePosixPath(inside)), recognise)
     else:
-        yield from _open(path, path.name, _host(PurePosixPath(path.name)))
+        yield from _open(path, path.name, _host(PurePosixPath(path.name)), recognise)
 
 
 def _host(inside: PurePosixPath) -> str:
     return inside.parts[0] if len(inside.parts) > 1 else inside.name.split(".")[0]
 
 
-def _open(path: Path, name: str, host: str) -> Iterator[Log | Unread]:
+def _open(path: Path, name: str, host: str, recognise: Recognise) -> Iterator[Log | Unread]:
     try:
         if tarfile.is_tarfile(path):
-            yield from _archive(path, name)
+            yield from _archive(path, name, recognise)
             return
     except READ_ERRORS as error:
         yield Unread(name, _reason(error))
         return
-    yield _log(name, host, lambda: read(path.open("rb")))
+    yield _log(name, host, lambda: read(path.open("rb")), recognise)
 
 
-def _archive(path: Path, name: str) -> Iterator[Log | Unread]:
+def _archive(path: Path, name: str, recognise: Recognise) -> Iterator[Log | Unread]:
     """A log per member; the archive is opened anew for each so that any order of reading works."""
     try:
         with tarfile.open(path) as archive:
@@ -113,7 +95,7 @@ def _archive(path: Path, name: str) -> Iterator[Log | Unread]:
         # An archive of one folder: that folder is the incident, not a host.
         if len(top) == 1 and len(inside.parts) > 1:
             inside = inside.relative_to(inside.parts[0])
-        yield _log(f"{name}:{member}", _host(inside), partial(_member, path, member))
+        yield _log(f"{name}:{member}", _host(inside), partial(_member, path, member), recognise)
 
 
 def _member(path: Path, member: str) -> Iterator[bytes]:
@@ -163,30 +145,32 @@ def _lines(stream: "IO[bytes] | gzip.GzipFile | io.BufferedReader") -> Iterator[
         yield line
 
 
-def _log(name: str, host: str, lines: Callable[[], Iterator[bytes]]) -> Log | Unread:
+def _log(
+    name: str, host: str, lines: Callable[[], Iterator[bytes]], recognise: Recognise
+) -> Log | Unread:
     head, error = _head(lines)
     if not head:
         return Unread(name, error or "empty")
-    kernel, nccl = len(_KERNEL.findall(head)), len(_NCCL.findall(head))
-    if not kernel and not nccl:
-        return Unread(name, error or "neither a kernel log nor a NCCL, PyTorch or torchrun log")
-    kind = LogKind.KERNEL if kernel > nccl else LogKind.NCCL
+    kind = recognise(head)
+    if kind is None:
+        reason = "neither a kernel log nor a NCCL, PyTorch or torchrun log"
+        return Unread(name, f"{reason} ({error})" if error else reason)
     return Log(name, host, kind, lines)
 
 
-def _head(lines: Callable[[], Iterator[bytes]]) -> tuple[bytes, str | None]:
+def _head(lines: Callable[[], Iterator[bytes]]) -> tuple[list[bytes], str | None]:
     """The first lines of a file and, when it breaks off in them, why."""
-    parts: list[bytes] = []
+    head: list[bytes] = []
     size = 0
     try:
         for line in lines():
-            parts.append(line)
+            head.append(line)
             size += len(line)
             if size > _SNIFF:
                 break
     except READ_ERRORS as error:
-        return b"".join(parts), _reason(error)
-    return b"".join(parts), None
+        return head, _reason(error)
+    return head, None
 
 
 def _reason(error: Exception) -> str:

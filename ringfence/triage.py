@@ -4,6 +4,7 @@ Records arrive in order of event time; a log without wall-clock times is laid ou
 from an arbitrary day, so it is only compared with itself.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from collectors import kernel_stream, nccl_stream
+from collectors import kernel, nccl
 from evidence.decisions import Command, Verdict
 from evidence.records import KernelKind, KernelRecord, NcclRecord
 from ringfence.drive import Driver
@@ -58,7 +59,7 @@ def triage(path: Path, rules: Rules, now: datetime) -> Triage:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
     driver, unread, read = Driver(rules), [], {}
-    for found in find(path):
+    for found in find(path, _recognise):
         if isinstance(found, Unread):
             unread.append(found)
             continue
@@ -74,18 +75,43 @@ def triage(path: Path, rules: Rules, now: datetime) -> Triage:
     return Triage(outcome.latest(), outcome.commands, unread, read)
 
 
+# kern  :warn  : 2026-02-03T04:05:06,789012+00:00 nvidia-peermem ...
+# [  811.120031] pcieport ... / Feb  3 04:05:06 n1 kernel: ... / <4>nvme nvme0: ...
+_KERNEL_SHAPE = re.compile(
+    rb"^(?:kern\s*:\w+\s*:|\[\s*\d+\.\d{6}\]|<\d+>|\d{4}-\d\d-\d\dT[\d:]+[,.]\d+[+-]\d\d:?\d\d )"
+    rb"|\bkernel: "
+)
+
+
+def _recognise(head: list[bytes]) -> LogKind | None:
+    """What a file is, by asking both parsers what they make of its first lines.
+
+    A kernel log may begin with pages of noise: then the shape of its lines tells.
+    """
+    now = datetime.now(UTC)
+    made = {
+        LogKind.KERNEL: sum(
+            record.kind is not KernelKind.OTHER
+            for record in kernel.parse_stream(head, host=None, now=now, coalesce=False)
+        ),
+        LogKind.NCCL: sum(1 for _ in nccl.parse_stream(head, job="", host=None, now=now)),
+    }
+    kind = max(made, key=made.__getitem__)
+    if made[kind]:
+        return kind
+    return LogKind.KERNEL if any(map(_KERNEL_SHAPE.search, head)) else None
+
+
 def _records(log: Log, now: datetime) -> Iterator[tuple[str, str, Struct, datetime]]:
     """Each record with its topic, key and the time at which it is taken to arrive."""
     last = _NO_CLOCK
     records: Iterator[KernelRecord] | Iterator[NcclRecord]
     if log.kind is LogKind.KERNEL:
-        records = kernel_stream.parse_stream(
+        records = kernel.parse_stream(
             log.lines(), host=log.host, now=now, file=log.file, coalesce=True
         )
     else:
-        records = nccl_stream.parse_stream(
-            log.lines(), job=log.job, host=log.host, now=now, file=log.file
-        )
+        records = nccl.parse_stream(log.lines(), job=log.job, host=log.host, now=now, file=log.file)
     for record in records:
         last = _arrival(record, last)
         if isinstance(record, KernelRecord):

@@ -28,10 +28,10 @@ def parse(kind: str, file: IO[bytes], host: str | None, job: str, coalesce: bool
     now, lines = datetime.now(UTC), logs.read(file)
     records: Iterator[Any]
     if kind == "kernel":
-        kernel = importlib.import_module("collectors.kernel_stream")
+        kernel = importlib.import_module("collectors.kernel")
         records = kernel.parse_stream(lines, host=host, now=now, file=file.name, coalesce=coalesce)
     else:
-        nccl = importlib.import_module("collectors.nccl_stream")
+        nccl = importlib.import_module("collectors.nccl")
         records = nccl.parse_stream(
             lines, job=job, host=host, now=now, file=file.name, keep_other=True
         )

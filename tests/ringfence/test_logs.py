@@ -9,8 +9,13 @@ DMESG = b"[  811.120031] NVRM: Xid (PCI:0000:9a:00): 79, GPU has fallen off the 
 RANK = b"[rank4]:[E207 11:12:13.000000004 ProcessGroupNCCL.cpp:629] [Rank 4] Watchdog caught ...\n"
 
 
+def recognise(head: list[bytes]) -> LogKind | None:
+    text = b"".join(head)
+    return LogKind.KERNEL if b"NVRM" in text else LogKind.NCCL if b"rank" in text else None
+
+
 def logs(path: Path) -> list[tuple[str, str, LogKind, bytes]]:
-    found = [one for one in find(path) if isinstance(one, Log)]
+    found = [one for one in find(path, recognise) if isinstance(one, Log)]
     return [(one.file, one.host, one.kind, b"".join(one.lines())) for one in found]
 
 
@@ -47,16 +52,16 @@ def test_what_cannot_be_read_is_named_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "b-cut.log.gz").write_bytes(gzip.compress(DMESG * 999)[:60])
     (tmp_path / "c-photo.bin").write_bytes(bytes(range(256)) * 40)
     (tmp_path / "d-not-a.tar.gz").write_bytes(b"\x1f\x8bnothing of the kind")
-    found = list(find(tmp_path))
+    found = list(find(tmp_path, recognise))
     assert all(isinstance(one, Unread) for one in found)
     reasons = {one.file: one.reason for one in found if isinstance(one, Unread)}
     assert reasons["a-empty.log"] == "empty"
-    assert reasons["b-cut.log.gz"].startswith("EOFError")
+    assert "EOFError" in reasons["b-cut.log.gz"]
     assert reasons["c-photo.bin"].startswith("neither a kernel log nor")
     assert reasons["d-not-a.tar.gz"]
 
 
 def test_an_endless_line_comes_in_pieces(tmp_path: Path) -> None:
     (tmp_path / "n1.log").write_bytes(DMESG + b"x" * 10_000_000)
-    (log,) = (one for one in find(tmp_path) if isinstance(one, Log))
+    (log,) = (one for one in find(tmp_path, recognise) if isinstance(one, Log))
     assert max(map(len, log.lines())) <= 1 << 20

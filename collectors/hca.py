@@ -1,0 +1,87 @@
+"""Finds the host channel adapters of this node, and which of them sit beside which GPU.
+
+The switch port at the other end of the cable is not known to the node; the fabric's sweep tells it.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from evidence.identity import normalise_pci
+from evidence.records import HcaIdentity
+
+__all__ = ["beside", "read_hcas"]
+
+#: A host bridge alone (`pci0000:15`) is shared by half a machine; a bridge under it is not.
+_SHARED_BRIDGES = 2
+
+
+def read_hcas(sysfs: Path = Path("/sys")) -> tuple[HcaIdentity, ...]:
+    """Return every port of every adapter under ``/sys/class/infiniband``, by name and port.
+
+    ``guid`` is the node GUID as InfiniBand tools print it (``0x`` and 16 hex digits), which with
+    the port number names a port in the fabric. What cannot be read is None; a machine without
+    adapters has none.
+    """
+    found = []
+    for adapter in _listed(sysfs / "class" / "infiniband"):
+        guid = _guid(adapter / "node_guid")
+        pci = _pci(adapter / "device")
+        ports = sorted(int(port.name) for port in _listed(adapter / "ports") if port.name.isdigit())
+        found += [HcaIdentity(name=adapter.name, port=at, guid=guid, pci=pci) for at in ports]
+    return tuple(found)
+
+
+def beside(pci: str, hcas: Iterable[HcaIdentity], sysfs: Path = Path("/sys")) -> tuple[str, ...]:
+    """Return the names of the adapters under the same PCIe bridge as the GPU at ``pci``.
+
+    Those that share the deepest bridge with it; none when only the host bridge is shared.
+    """
+    gpu = _bridges(sysfs, pci)
+    depths = {
+        hca.name: _shared(gpu, _bridges(sysfs, hca.pci)) for hca in hcas if hca.pci is not None
+    }
+    deepest = max(depths.values(), default=0)
+    if deepest < _SHARED_BRIDGES:
+        return ()
+    return tuple(sorted(name for name, depth in depths.items() if depth == deepest))
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _guid(file: Path) -> str | None:
+    # b83f:d203:00e4:1a5c
+    try:
+        value = int(file.read_text(encoding="ascii").strip().replace(":", ""), 16)
+    except (OSError, ValueError):
+        return None
+    return f"0x{value:016x}" if value else None
+
+
+def _pci(device: Path) -> str | None:
+    try:
+        return normalise_pci(device.resolve(strict=True).name)[0]
+    except (OSError, ValueError):
+        return None
+
+
+def _bridges(sysfs: Path, pci: str) -> tuple[str, ...]:
+    """The way from the host bridge down to a device, itself left out."""
+    try:
+        path = (sysfs / "bus" / "pci" / "devices" / f"{pci}.0").resolve(strict=True)
+        return path.relative_to((sysfs / "devices").resolve()).parts[:-1]
+    except (OSError, ValueError):
+        return ()
+
+
+def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    depth = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        depth += 1
+    return depth

@@ -277,7 +277,7 @@ class Command(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="command
 
 
 class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One reason why a domain is out."""
+    """One reason why a domain is out; only who set it lifts a ``firm`` one."""
 
     id: str
     cause: Cause
@@ -285,10 +285,14 @@ class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: datetime
     reason: str = ""
     level: Level = Level.CORDON
+    firm: bool = False
 
 
 class DesiredState(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="state/1"):
-    """What a domain should be now: out while it has holds. Consumers reconcile from this."""
+    """What a domain should be now: out while it has holds. Consumers reconcile from this.
+
+    ``note`` says why it changed where no hold tells, e.g. a command that expired.
+    """
 
     id: str
     domain_id: str
@@ -299,6 +303,7 @@ class DesiredState(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="st
     level: Level | None = None
     holds: tuple[Hold, ...] = ()
     aliases: tuple[str, ...] = ()
+    note: str | None = None
 
 
 class RequestAction(StrEnum):

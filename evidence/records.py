@@ -70,6 +70,7 @@ class KernelRecord(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ke
     ``pci`` is the GPU for xid and nvrm, the switch for sxid, the **port** above the device for
     aer, pciehp and dpc, the NIC for mlx5. ``process`` of an Xid 119 is whoever called, not the
     culprit. ``seq`` orders records of one source: the kmsg sequence number or the byte offset.
+    ``driver`` is the NVIDIA driver's version, where its load banner stands earlier in the source.
     """
 
     id: str
@@ -111,6 +112,7 @@ class KernelRecord(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ke
     device: str | None = None
     port: int | None = None
     rate_limited: bool = False
+    driver: str | None = None
 
 
 class GpuStatus(StrEnum):
@@ -236,6 +238,8 @@ class NcclRecord(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="nccl
     (``group``: PG GUID, never the process-local PG ID). ``seq`` counts collectives inside one
     group and must never be compared across groups. ``peers`` are addresses or hosts as printed;
     ``ranks`` are the global ranks the line names (missing, lagging or mismatched).
+    ``phase`` tells lines of one kind apart (see each builder in collectors/nccl_*.py).
+    ``request`` is the local role in a failed InfiniBand transfer: Send, Recv or Flush.
     A timeout names a victim, never the culprit.
     """
 
@@ -282,6 +286,10 @@ class NcclRecord(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="nccl
     exit_code: int | None = None
     message: str | None = None
     repeated: bool = False
+    vendor_error: int | None = None
+    request: str | None = None
+    local_gid: str | None = None
+    remote_gid: str | None = None
 
 
 class FabricPort(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,413 @@
+"""Turns the lines of one training log into records: joins, remembers, drops what is said twice.
+
+A watchdog timeout is printed as several messages; they leave as one record, at most 64 lines late
+or at the next `flush`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from pathlib import PurePath
+from typing import Any
+
+from msgspec.structs import replace
+
+from collectors.nccl_blocks import Block, Take, open_block
+from collectors.nccl_grammar import classify, relevant
+from collectors.nccl_memory import Process, Processes
+from collectors.nccl_prefix import Prefixed, begins_anew, read_prefix
+from collectors.nccl_shape import Fields
+from collectors.nccl_times import line_time
+from collectors.nccl_waits import Held, Position, Waits, names_work
+from evidence.identity import digest
+from evidence.records import NcclKind, NcclRecord
+
+__all__ = ["NcclStream", "Position", "parse_stream"]
+
+#: Characters of a line that are looked at, and of a record's raw text that are kept.
+_LINE_CHARS = 16384
+_RAW_CHARS = 2000
+#: Physical lines that one hard-wrapped line may take.
+_WRAPPED_MAX = 4
+#: Lines after a `Traceback` header within which its exception is expected.
+_TRACEBACK_LINES = 400
+#: Distinct things remembered as said, against a file that says something new for ever.
+_SAID_MAX = 20000
+#: A storm of one process's equal lines is shipped this often, then at every doubling, counted.
+_STORM = 8
+
+#: Kinds whose lines a launcher or a tool prints about ranks that are not its own.
+_ABOUT_OTHERS = frozenset(
+    {
+        NcclKind.EXTERNAL_STOP,
+        NcclKind.FLIGHT_RECORDER,
+        NcclKind.RANK_MAP,
+        NcclKind.RAS,
+        NcclKind.ROOT_CAUSE,
+        NcclKind.WORKER_EXIT,
+    }
+)
+_COMM_KINDS = (NcclKind.COMM_INIT, NcclKind.COMM_ABORT, NcclKind.COMM_DESTROY)
+
+#: Kinds that one fault prints several times over: as a log line, an exception and its text.
+_SAID_ONCE = frozenset(
+    {
+        NcclKind.ABORTED,
+        NcclKind.BARRIER_MISSING,
+        NcclKind.CUDA_ERROR,
+        NcclKind.DUMP_SIGNAL,
+        NcclKind.FINISHED,
+        NcclKind.MISMATCH,
+        NcclKind.NVLS,
+        NcclKind.OUT_OF_MEMORY,
+        NcclKind.PYTHON_ERROR,
+        NcclKind.REMOTE_ERROR,
+        NcclKind.STORE_CLIENTS,
+        NcclKind.STORE_LOST,
+        NcclKind.WATCHDOG_STUCK,
+    }
+)
+
+
+#: Of these, the group and the layer that print it make no difference.
+_OF_THE_CARD = (NcclKind.CUDA_ERROR, NcclKind.NVLS, NcclKind.OUT_OF_MEMORY)
+
+
+@dataclass(slots=True)
+class NcclStream:
+    """The state of one log file: `feed` it lines, `flush` it where the input pauses or ends.
+
+    ``rank`` and ``host`` are hints from the file's name, used where a line names none;
+    ``trust_host`` makes the hint win over the host that NCCL prints (a container's name).
+    """
+
+    job: str
+    host: str | None = None
+    file: str | None = None
+    rank: int | None = None
+    attempt: int = 0
+    tz: tzinfo = UTC
+    keep_other: bool = False
+    trust_host: bool = False
+    processes: Processes = field(default_factory=Processes)
+    _block: Block | None = None
+    _block_raw: list[str] = field(default_factory=list)
+    _block_line: Prefixed | None = None
+    _block_at: Position | None = None
+    _wrapped: Held | None = None
+    _waits: Waits = field(default_factory=Waits)
+    _said: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _tracebacks: dict[int | None, int] = field(default_factory=dict)
+    _fed: int = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether a record waits for more lines."""
+        return bool(self._waits.waiting or self._block or self._wrapped)
+
+    def feed(
+        self, data: bytes, position: Position, now: datetime, *, cut: bool = False
+    ) -> list[NcclRecord]:
+        """Read one line; returns the records that are complete now. Never raises."""
+        self._fed += 1
+        text = data.decode("latin-1")
+        if not self.pending and not relevant(text):
+            return self._ignored(data, position, now, cut=cut)
+        if not text.isascii():
+            text = data.decode("utf-8", "backslashreplace")
+        line = read_prefix(text[:_LINE_CHARS].rstrip())
+        records = self._read(line, position, now)
+        if self._waits.waiting:
+            records += self._records(self._waits.aged(), now)
+        if cut and not records and not self.pending:
+            return self._ignored(data, position, now, cut=True)
+        return records
+
+    def idle(self, data: bytes, lines: int = 1) -> bool:
+        """Whether lines can be passed over: they are irrelevant, and nothing waits for them."""
+        if self.keep_other or self.pending or relevant(data.decode("latin-1")):
+            return False
+        self._fed += lines
+        return True
+
+    def flush(self, now: datetime) -> list[NcclRecord]:
+        """Return what was held back: the input pauses or ends here."""
+        records = self._close_wrapped(now) + self._close_block(now)
+        return records + self._records(self._waits.flush(), now)
+
+    def begin_anew(self, now: datetime) -> list[NcclRecord]:
+        """The file was rotated or truncated: what was said before may be said again."""
+        records = self.flush(now)
+        self._said.clear()
+        self._waits.clear()
+        return records
+
+    def _ignored(
+        self, data: bytes, position: Position, now: datetime, *, cut: bool
+    ) -> list[NcclRecord]:
+        if not cut and not self.keep_other:
+            return []
+        text = data[:_LINE_CHARS].decode("utf-8", "backslashreplace").rstrip()
+        if not text:
+            return []
+        fields: Fields = {"kind": NcclKind.OTHER}
+        if cut:
+            fields = {"kind": NcclKind.UNREADABLE, "message": "line too long, its end left out"}
+        return self._emit(Held(fields, read_prefix(text), position, text), now)
+
+    def _read(self, line: Prefixed, position: Position, now: datetime) -> list[NcclRecord]:
+        records: list[NcclRecord] = []
+        if self._wrapped is not None:
+            joined = self._join(line)
+            if joined is not None:
+                return self._classified(joined, now)
+            records += self._close_wrapped(now)
+        if self._block is not None:
+            take = self._block.take(line)
+            if take in (Take.TAKEN, Take.LAST):
+                self._block_raw.append(line.text)
+                return records + (self._close_block(now) if take is Take.LAST else [])
+            if take is Take.CLOSED:
+                records += self._close_block(now)
+        if self._block is None and (block := open_block(line)) is not None:
+            self._block, self._block_raw = block, [line.text]
+            self._block_line, self._block_at = line, position
+            return records
+        fields = classify(line)
+        held = Held(fields or {}, line, position, line.text)
+        return records + self._classified(held, now)
+
+    def _classified(self, held: Held, now: datetime) -> list[NcclRecord]:
+        fields, line = held.fields, held.line
+        if fields.get("_traceback") and not self._uncaught(line):
+            fields = {}
+        if line.message.startswith("Traceback (most recent"):
+            self._tracebacks[line.rank] = self._fed
+        # c10d's own lines are the long ones; at a terminal's width they go on in the next line.
+        unfinished = fields.get("_open") or (line.c10d and not fields)
+        if unfinished and held.lines < _WRAPPED_MAX and len(held.raw) < _LINE_CHARS:
+            self._wrapped = held
+            return []
+        if not fields:
+            if self.keep_other and line.text:
+                return self._emit(
+                    Held({"kind": NcclKind.OTHER}, line, held.position, held.raw), now
+                )
+            return []
+        if fields["kind"] is NcclKind.TIMEOUT and names_work(fields):
+            return self._records(self._waits.offer(held), now)
+        return self._emit(held, now)
+
+    def _uncaught(self, line: Prefixed) -> bool:
+        """Whether an exception line ends a traceback, and is no text about an exception."""
+        begun = self._tracebacks.get(line.rank)
+        return begun is not None and self._fed - begun <= _TRACEBACK_LINES
+
+    def _join(self, line: Prefixed) -> Held | None:
+        held = self._wrapped
+        assert held is not None
+        if not line.text.strip() or begins_anew(line.text):
+            return None
+        self._wrapped = None
+        whole = read_prefix(held.line.text + line.text)
+        fields = classify(whole) or {}
+        if not fields and classify(line):
+            self._wrapped = held
+            return None
+        raw = f"{held.raw}\n{line.text}"
+        return Held(fields, whole, held.position, raw, lines=held.lines + 1)
+
+    def _close_wrapped(self, now: datetime) -> list[NcclRecord]:
+        held, self._wrapped = self._wrapped, None
+        if held is None:
+            return []
+        held.lines = _WRAPPED_MAX
+        return self._classified(held, now)
+
+    def _close_block(self, now: datetime) -> list[NcclRecord]:
+        block, self._block = self._block, None
+        if block is None or self._block_line is None or self._block_at is None:
+            return []
+        raw = "\n".join(self._block_raw)
+        records = []
+        for part, fields in enumerate(block.fields()):
+            if fields.get("_restart_count") is not None:
+                records += self._restarted(fields["_restart_count"], now)
+            self.processes.local_ranks.update(
+                zip(fields.get("_local_ranks", ()), fields.get("ranks", ()), strict=False)
+            )
+            held = Held(fields, self._block_line, self._block_at, raw, part=part)
+            records += self._emit(held, now)
+        return records
+
+    def _restarted(self, count: int, now: datetime) -> list[NcclRecord]:
+        """A new attempt: ranks may have moved, and what was said before may be said again."""
+        if count == self.processes.restarts:
+            return []
+        records = self.begin_anew(now)
+        self.processes = Processes(restarts=count)
+        return records
+
+    def _records(self, helds: list[Held], now: datetime) -> list[NcclRecord]:
+        return [self._record(held, now) for held in helds]
+
+    def _emit(self, held: Held, now: datetime) -> list[NcclRecord]:
+        """Make the record, unless the same was said before; a storm leaves at its doublings."""
+        record = self._record(held, now)
+        kind = record.kind
+        if kind in (NcclKind.COMM_INIT, NcclKind.OTHER):
+            return [record]
+        if held.fields.get("_restart"):
+            return [record, *self._restarted(self.processes.restarts + 1, now)]
+        who: Any = record.rank
+        if who is None:
+            who = (record.host, record.pid, record.comm_rank)
+        place = None if kind in _OF_THE_CARD else (record.group, record.seq, record.phase)
+        key = (kind, who, place, record.message, record.ranks)
+        said = self._said.get(key, 0) + 1
+        if said == 1 and len(self._said) >= _SAID_MAX:
+            self._said.clear()
+        self._said[key] = said
+        alone = 1 if kind in _SAID_ONCE else _STORM
+        if said <= alone:
+            return [record]
+        if said < 2 * _STORM or said & (said - 1):
+            return []
+        return [replace(record, count=max(record.count, said // 2))]
+
+    def _record(self, held: Held, now: datetime) -> NcclRecord:
+        line, position = held.line, held.position
+        fields = {name: value for name, value in held.fields.items() if name[0] != "_"}
+        kind: NcclKind = fields.pop("kind")
+        host = self._host(fields.pop("host", None), line) or _label(held.fields.get("_local"))
+        pid = fields.pop("pid", None)
+        if pid is None:
+            pid = line.pid
+        if (
+            kind is NcclKind.COMM_INIT
+            and host
+            and pid
+            and self.processes.learn(host, pid, held.fields)
+        ):
+            self._said.clear()
+        for name in ("comm_rank", "group", "group_desc", "local_rank"):
+            if fields.get(name) is None:
+                fields[name] = getattr(line, name)
+        process = self.processes.of_pid(host, pid)
+        fields["rank"] = self._rank(kind, fields, line, process)
+        if process is None and pid is None:
+            process = self.processes.of_rank(fields["rank"])
+        if process is not None and kind not in _ABOUT_OTHERS:
+            pid = process.pid
+            if line.host is None:
+                host = process.host
+            _fill(fields, process, held.fields.get("_pointer"))
+        first = held.raw.partition("\n")[0][:_RAW_CHARS]
+        at = (self.host, self.file, position.stamp, position.offset)
+        return NcclRecord(
+            id=digest("nccl", *at, kind, held.part, first),
+            kind=kind,
+            observed_at=now,
+            raw=held.raw[:_RAW_CHARS],
+            job=self.job or self.processes.world or _folder(self.file),
+            attempt=self.attempt + self.processes.restarts,
+            host=host,
+            pid=pid,
+            at=line_time(held.fields.get("_time") or line.text, tz=self.tz, now=now),
+            file=self.file,
+            line=position.number,
+            offset=position.offset,
+            count=max(held.count, line.repeated),
+            repeated=line.repeated > 0,
+            **fields,
+        )
+
+    def _host(self, told: str | None, line: Prefixed) -> str | None:
+        host = told or line.host
+        if host is None or host in ("localhost", "127.0.0.1"):
+            return self.host or host
+        if self.host is not None and (self.trust_host and told is None):
+            return self.host
+        # NCCL cuts the host name at its first dot.
+        if self.host is not None and self.host.partition(".")[0] == host:
+            return self.host
+        return host
+
+    def _rank(
+        self, kind: NcclKind, fields: Fields, line: Prefixed, process: Process | None
+    ) -> int | None:
+        """The global rank a record is about, from the line, its process, or the file's name."""
+        rank: int | None = fields.get("rank")
+        inner, size = fields.get("comm_rank"), fields.get("comm_size")
+        if rank is None and kind in _COMM_KINDS:
+            world = size is not None and size >= self.processes.world_size
+            if world and kind is not NcclKind.COMM_INIT:
+                return inner
+            return self.processes.rank(process) if process is not None else None
+        if rank is None:
+            rank = line.rank
+            # In a sorted group nobody's place is above its global rank: under Ray, `[rankN]` can
+            # be the rank of another world than the group's.
+            if rank is not None and line.comm_rank is not None and line.comm_rank > rank:
+                return self.rank
+        if rank is None:
+            rank = self.processes.rank(process)
+        if rank is None and fields.get("local_rank") is not None:
+            rank = self.processes.local_ranks.get(fields["local_rank"])
+        if rank is None and kind not in _ABOUT_OTHERS:
+            rank = self.rank
+        return rank
+
+
+def _label(name: str | None) -> str | None:
+    """The host's short name, as NCCL prints it; None for an address."""
+    label = (name or "").partition(".")[0]
+    return label if label[:1].isalpha() and ":" not in label and label != "localhost" else None
+
+
+def _fill(fields: Fields, process: Process, pointer: str | None) -> None:
+    """Add the card, and the shared id of a communicator that the line names by its address."""
+    for name in ("pci", "cuda_dev", "nvml_dev"):
+        if fields.get(name) is None:
+            fields[name] = getattr(process, name)
+    if fields.get("comm") is None and pointer is not None:
+        fields["comm"] = process.comms.get(pointer)
+
+
+def _folder(file: str | None) -> str:
+    """What stands for a job that nothing names: logs of one job are mostly in one folder."""
+    return "unnamed" if file is None else str(PurePath(file).parent)
+
+
+def parse_stream(
+    lines: Iterable[bytes],
+    *,
+    job: str,
+    host: str | None,
+    now: datetime,
+    file: str | None = None,
+    rank: int | None = None,
+    attempt: int = 0,
+    tz: tzinfo = UTC,
+    keep_other: bool = False,
+    max_line: int = 65536,
+) -> Iterator[NcclRecord]:
+    """Parse a whole log: lines with or without their newline, oldest first.
+
+    ``now`` becomes ``observed_at`` and bounds all times; ``tz`` is the zone of times that print
+    none. Unmatched lines are dropped unless ``keep_other``; never raises on any bytes.
+    """
+    stream = NcclStream(
+        job=job, host=host, file=file, rank=rank, attempt=attempt, tz=tz, keep_other=keep_other
+    )
+    offset = 0
+    for number, line in enumerate(lines, 1):
+        size = len(line)
+        if size > max_line or not stream.idle(line):
+            start = offset
+            for piece in line.removesuffix(b"\n").removesuffix(b"\r").split(b"\r"):
+                at = Position(start, number)
+                yield from stream.feed(piece[:max_line], at, now, cut=len(piece) > max_line)
+                start += len(piece) + 1
+        offset += size + (line[-1:] != b"\n")
+    yield from stream.flush(now)

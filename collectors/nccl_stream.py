@@ -18,6 +18,7 @@ from collectors.nccl_memory import Process, Processes
 from collectors.nccl_prefix import Prefixed, begins_anew, read_prefix
 from collectors.nccl_shape import Fields
 from collectors.nccl_times import line_time
+from collectors.nccl_traceback import Tracebacks
 from collectors.nccl_waits import Held, Position, Waits, names_work
 from evidence.identity import digest
 from evidence.records import NcclKind, NcclRecord
@@ -29,8 +30,6 @@ _LINE_CHARS = 16384
 _RAW_CHARS = 2000
 #: Physical lines that one hard-wrapped line may take.
 _WRAPPED_MAX = 4
-#: Lines after a `Traceback` header within which its exception is expected.
-_TRACEBACK_LINES = 400
 #: Distinct things remembered as said, against a file that says something new for ever.
 _SAID_MAX = 20000
 #: A storm of one process's equal lines is shipped this often, then at every doubling, counted.
@@ -97,13 +96,13 @@ class NcclStream:
     _wrapped: Held | None = None
     _waits: Waits = field(default_factory=Waits)
     _said: dict[tuple[Any, ...], int] = field(default_factory=dict)
-    _tracebacks: dict[int | None, int] = field(default_factory=dict)
+    _tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _fed: int = 0
 
     @property
     def pending(self) -> bool:
         """Whether a record waits for more lines."""
-        return bool(self._waits.waiting or self._block or self._wrapped)
+        return bool(self._waits.waiting or self._block or self._wrapped or self._tracebacks.open)
 
     def feed(
         self, data: bytes, position: Position, now: datetime, *, cut: bool = False
@@ -179,10 +178,12 @@ class NcclStream:
 
     def _classified(self, held: Held, now: datetime) -> list[NcclRecord]:
         fields, line = held.fields, held.line
-        if fields.get("_traceback") and not self._uncaught(line):
-            fields = {}
-        if line.message.startswith("Traceback (most recent"):
-            self._tracebacks[line.rank] = self._fed
+        ending = self._tracebacks.follow(line, self._fed)
+        if fields.get("_traceback") and ending is None:
+            fields = {}  # text about an exception, or one that was caught
+        elif not fields and ending is not None:
+            held = Held(ending, line, held.position, held.raw)
+            fields = ending
         # c10d's own lines are the long ones; at a terminal's width they go on in the next line.
         unfinished = fields.get("_open") or (line.c10d and not fields)
         if unfinished and held.lines < _WRAPPED_MAX and len(held.raw) < _LINE_CHARS:
@@ -197,11 +198,6 @@ class NcclStream:
         if fields["kind"] is NcclKind.TIMEOUT and names_work(fields):
             return self._records(self._waits.offer(held), now)
         return self._emit(held, now)
-
-    def _uncaught(self, line: Prefixed) -> bool:
-        """Whether an exception line ends a traceback, and is no text about an exception."""
-        begun = self._tracebacks.get(line.rank)
-        return begun is not None and self._fed - begun <= _TRACEBACK_LINES
 
     def _join(self, line: Prefixed) -> Held | None:
         held = self._wrapped

@@ -525,3 +525,21 @@ def test_any_mixture_of_what_logs_hold_is_read_without_an_error(pieces: list[str
 def test_any_bytes_are_read_without_an_error(data: bytes) -> None:
     for record in parse(data, keep_other=True, now=NOW + timedelta(days=1)):
         assert record.kind in set(NcclKind)
+
+
+def test_an_exception_is_told_by_its_place_and_not_by_its_name() -> None:
+    lines = (
+        b"[rank1]: Traceback (most recent call last):\n"
+        b'[rank1]:   File "/srv/fit.py", line 31, in step\n'
+        b"[rank2]: loss 2.17\n"
+        b"[rank1]:     batch = queue.get_nowait()\n"
+        b"[rank1]:             ^^^^^^^^^^^^^^^^^^\n"
+        b"[rank1]: queue.Empty\n"
+        b"[rank2]: StopIteration\n"
+    )
+    records = list(
+        parse_stream(lines.splitlines(keepends=True), job="j", host="h", now=datetime.now(UTC))
+    )
+    assert [(record.kind, record.rank, record.message) for record in records] == [
+        (NcclKind.PYTHON_ERROR, 1, "queue.Empty")
+    ]

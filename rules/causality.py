@@ -1,0 +1,163 @@
+"""Cause before victim on one host: which event explains which, across the GPUs of a node.
+
+A GPU that only shows what a broken neighbour, port or switch does to it is never accused.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from evidence.decisions import Cause
+from rules.catalog import Role
+from rules.gathering import NODE_LOST, hardware, is_gpu, root_of
+from rules.host_state import Fact, FactKind, Incident
+from rules.scene import Culprit, Scene
+from rules.tables import Rules
+from rules.thresholds import Thresholds
+
+__all__ = [
+    "chain_confirmed",
+    "culprit_beside",
+    "culprits",
+    "failed_port",
+    "is_lost",
+    "same_pci_domain",
+    "with_implied",
+]
+
+#: What the neighbours of a lost GPU see: dead links, poison, faults on its memory.
+_FROM_LOST = frozenset(
+    {Role.LINK, Role.CONTAINED, Role.CONSEQUENCE, Role.APPLICATION, Role.RECOVERY}
+)
+#: What the neighbours of a GPU with broken memory see: its poison.
+_FROM_MEMORY = frozenset({Role.CONTAINED, Role.CONSEQUENCE, Role.APPLICATION})
+#: What the GPUs on a broken switch see.
+_FROM_SWITCH = frozenset({Role.LINK, Role.CONSEQUENCE, Role.APPLICATION, Role.RECOVERY})
+
+_NOTHING: frozenset[Role] = frozenset()
+
+#: The driver saw the memory error and acted on it: nothing later takes that back.
+_SEEN = frozenset({48, 171, 172})
+_ACTED = frozenset({63, 64, 94, 95, 171, 172})
+
+
+def chain_confirmed(facts: Sequence[Fact]) -> bool:
+    """Whether the driver reported one memory fault by two of its units on this GPU."""
+    codes = {fact.code for fact in facts if fact.kind is FactKind.XID}
+    return any(codes & (_ACTED - {seen}) for seen in codes & _SEEN)
+
+
+def with_implied(facts: Sequence[Fact], rules: Rules) -> list[Fact]:
+    """Facts, with those that name a cause whose own line is missing standing in for it."""
+    codes = {fact.code for fact in facts if fact.kind is FactKind.XID}
+    out = []
+    for fact in facts:
+        row = None if fact.caused_by is None else rules.xids.get(fact.caused_by)
+        if row is None or row.code in codes or row.weight <= fact.weight:
+            out.append(fact)
+            continue
+        codes.add(row.code)
+        words = f"Xid {row.code} ({row.title}), which Xid {fact.code} names as its cause"
+        implied = replace(
+            fact,
+            words=words,
+            role=row.role,
+            rank=row.rank,
+            weight=row.weight,
+            cause=row.cause,
+            recovery=row.recovery,
+        )
+        out.append(implied)
+    return out
+
+
+def failed_port(incident: Incident, root: Fact, scene: Scene) -> Fact | None:
+    """The PCIe port whose error came shortly before this GPU left the bus, when it is its alone.
+
+    Which port is above which GPU is not in the records: with several GPUs lost at that time, or
+    ports of several domains failing, nobody can say, and the GPU keeps the blame.
+    """
+    if root.role is not Role.LOST and root.name not in ("gpu-lost", "nvrm-lost"):
+        return None
+    before = timedelta(seconds=scene.limits.port_before_lost_s)
+    lag = timedelta(seconds=scene.limits.settle_s)
+    for other in scene.others(incident):
+        if is_gpu(other.subject) and any(
+            is_lost(fact) and abs(fact.at - root.at) <= before for fact in other.facts
+        ):
+            return None
+    ports = [
+        fact
+        for other in scene.others(incident)
+        if other.subject.startswith("port:")
+        and same_pci_domain(other.subject.removeprefix("port:"), incident.subject)
+        for fact in other.facts
+        if root.at - before <= fact.at <= root.at + lag
+    ]
+    return min(ports, key=lambda fact: fact.order, default=None)
+
+
+def same_pci_domain(port: str, gpu: str) -> bool:
+    """Whether a port can be above a GPU at all: both addresses begin with one domain."""
+    return port.partition(":")[0] == gpu.partition(":")[0]
+
+
+def is_lost(fact: Fact) -> bool:
+    """Whether the fact says that the GPU left the bus."""
+    return fact.role is Role.LOST or fact.name in ("gpu-lost", "nvrm-lost")
+
+
+def culprits(incidents: Sequence[Incident]) -> tuple[Culprit, ...]:
+    """The incidents of a host that can make victims of its other GPUs."""
+    found = []
+    for incident in incidents:
+        accused = [fact for fact in incident.facts if hardware(fact)]
+        if not accused:
+            continue
+        root = root_of(accused)
+        if incident.subject == NODE_LOST:
+            found.append(Culprit(incident, root, _NOTHING, "all GPUs of the node failed together"))
+        elif incident.subject.startswith("switch:") and root.fatal:
+            words = f"{root.words} on NVSwitch {incident.subject.partition(':')[2]}"
+            found.append(Culprit(incident, root, _FROM_SWITCH, words))
+        elif not is_gpu(incident.subject):
+            continue
+        elif is_lost(root):
+            found.append(
+                Culprit(incident, root, _FROM_LOST, f"GPU {incident.subject} was lost first")
+            )
+        elif root.cause is Cause.GPU_MEMORY and root.role is Role.HARDWARE:
+            words = f"GPU {incident.subject} had the memory fault whose poison arrived here"
+            found.append(Culprit(incident, root, _FROM_MEMORY, words))
+    return tuple(found)
+
+
+def culprit_beside(
+    incident: Incident, facts: Sequence[Fact], scene: Scene
+) -> tuple[Incident, str] | None:
+    """The incident whose victim this GPU is, with words for it; None when it speaks for itself."""
+    if not scene.culprits:
+        return None
+    for culprit in scene.culprits:
+        if culprit.incident.subject == NODE_LOST and any(
+            fact.subject == incident.subject for fact in culprit.incident.facts
+        ):
+            return culprit.incident, culprit.words
+    roles = {fact.role for fact in facts if fact.kind is FactKind.XID}
+    if not roles or any(hardware(f) and f.kind is not FactKind.XID for f in facts):
+        return None
+    first = min(fact.at for fact in facts)
+    for culprit in scene.culprits:
+        if culprit.incident is not incident and roles <= culprit.reaches:
+            gap = (first - culprit.root.at).total_seconds()
+            if _reached(culprit, roles, gap, scene.limits):
+                return culprit.incident, culprit.words
+    return None
+
+
+def _reached(culprit: Culprit, roles: set[Role | None], gap_s: float, limits: Thresholds) -> bool:
+    if culprit.reaches is _FROM_SWITCH:
+        return Role.LINK in roles and abs(gap_s) <= limits.propagation_s
+    lost = culprit.reaches is _FROM_LOST
+    return -limits.settle_s <= gap_s <= (limits.peer_window_s if lost else limits.propagation_s)

@@ -1,0 +1,125 @@
+"""What was announced for a host: windows that explain faults, and who used which GPU.
+
+A planned drain explains that work stops, never that hardware breaks: our own isolation drains.
+"""
+
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from evidence.decisions import EvidenceRef
+from evidence.records import ContextKind, ContextRecord
+from rules.catalog import Role
+from rules.host_state import Allocation, Fact, HostState, Window
+from rules.thresholds import Thresholds
+
+__all__ = ["allocation", "announced", "explains", "take_context"]
+
+_WINDOWS_MAX = 16
+_ALLOCATIONS_MAX = 32
+#: What stopping work looks like.
+_STOPPED = frozenset({Role.APPLICATION, Role.CONSEQUENCE})
+#: What a GPU that is reset does to the GPUs linked to it.
+_NEIGHBOURS = frozenset({Role.LINK, Role.CONSEQUENCE})
+
+
+def take_context(
+    state: HostState, record: ContextRecord, arrived: datetime, limits: Thresholds
+) -> HostState:
+    """Remember a context; one that ``ended`` closes what was announced before it."""
+    if record.kind is ContextKind.ALLOCATION:
+        return _allocate(state, record)
+    until = _until(record, arrived, limits)
+    windows = state.windows
+    if record.ended:
+        windows = tuple(_closed(window, record, until) for window in windows)
+        if any(_same(window, record) for window in windows):
+            return replace(state, windows=windows)
+    by = f" by {record.by}" if record.by else ""
+    text = f"{record.kind} announced{by}" + (f": {record.reason}" if record.reason else "")
+    window = Window(
+        ref=EvidenceRef(
+            id=record.id, source="context", at=record.at, host=record.host, text=text[:200]
+        ),
+        kind=record.kind,
+        at=record.at - timedelta(seconds=limits.context_lead_s),
+        until=until,
+        pci=record.pci,
+        by=record.by,
+        reason=record.reason,
+    )
+    kept = [known for known in windows if known.ref.id != record.id]
+    kept.append(window)
+    return replace(state, windows=tuple(kept[-_WINDOWS_MAX:]))
+
+
+def _until(record: ContextRecord, arrived: datetime, limits: Thresholds) -> datetime:
+    grace = timedelta(seconds=limits.context_grace_s)
+    if record.until is not None:
+        return record.until + grace
+    if record.ended:
+        return min(record.observed_at, arrived) + grace
+    long = record.kind in (ContextKind.MAINTENANCE, ContextKind.DRAIN)
+    return record.at + timedelta(
+        seconds=limits.maintenance_open_s if long else limits.context_open_s
+    )
+
+
+def _same(window: Window, record: ContextRecord) -> bool:
+    return window.kind is record.kind and window.pci == record.pci
+
+
+def _closed(window: Window, record: ContextRecord, until: datetime) -> Window:
+    if not _same(window, record) or window.until <= until:
+        return window
+    return replace(window, until=until)
+
+
+def _allocate(state: HostState, record: ContextRecord) -> HostState:
+    taken = Allocation(
+        at=record.at,
+        until=record.until or (record.observed_at if record.ended else None),
+        pci=record.pci,
+        job=record.job or record.id,
+        attempt=record.attempt,
+        image=record.image,
+        owner=record.owner,
+    )
+    kept = [
+        known
+        for known in state.allocations
+        if (known.job, known.attempt, known.pci) != (taken.job, taken.attempt, taken.pci)
+    ]
+    kept.append(taken)
+    kept.sort(key=lambda one: one.at)
+    return replace(state, allocations=tuple(kept[-_ALLOCATIONS_MAX:]))
+
+
+def allocation(state: HostState, pci: str, at: datetime) -> Allocation | None:
+    """Who had the GPU at a time: the latest allocation that covers it; None when nobody knows."""
+    for known in reversed(state.allocations):
+        if (
+            known.pci in (None, pci)
+            and known.at <= at
+            and (known.until is None or at <= known.until)
+        ):
+            return known
+    return None
+
+
+def explains(window: Window, fact: Fact) -> bool:
+    """Whether an announced context explains one fact."""
+    if not window.at <= fact.at <= window.until:
+        return False
+    if window.kind is ContextKind.DRAIN:
+        return fact.role in _STOPPED
+    if window.pci is None or window.pci == fact.subject:
+        return True
+    return window.kind is ContextKind.GPU_RESET and fact.role in _NEIGHBOURS
+
+
+def announced(window: Window) -> str:
+    """The context in words: who announced what."""
+    words = str(window.kind).replace("-", " ").replace("gpu", "GPU")
+    where = f" of GPU {window.pci}" if window.pci else ""
+    return f"{words}{where} announced by {window.by or 'an operator'}"

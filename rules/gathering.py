@@ -1,0 +1,314 @@
+"""Facts into incidents: what belongs together on one part, and what is a matter of the whole node.
+
+An incident keeps its id from the first verdict on, whatever older root arrives later.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from operator import attrgetter
+
+from msgspec.structs import replace
+
+from evidence.decisions import Cause, Says, Status, Witness
+from evidence.identity import digest
+from rules.catalog import Role
+from rules.context import allocation
+from rules.host_state import Fact, FactKind, HostState, Incident
+from rules.thresholds import Thresholds
+
+__all__ = [
+    "FACTS_MAX",
+    "NODE_LOST",
+    "gather",
+    "hardware",
+    "incident_id",
+    "is_gpu",
+    "root_of",
+    "subject_gpus",
+]
+
+#: Facts an incident keeps; the rest are counted.
+FACTS_MAX = 32
+INCIDENTS_MAX = 32
+#: The subject of all GPUs of a node failing together.
+NODE_LOST = "node:gpus"
+
+_SEVERE = frozenset({Role.LOST, Role.HARDWARE, Role.LINK})
+_SEVERE_HEALTH = frozenset({"gpu-lost", "reset-required", "nvml-error", "unresponsive"})
+
+
+def is_gpu(subject: str) -> bool:
+    """Whether a subject is a GPU (``0000:3b:00``, a UUID, an index) and not ``word:``."""
+    return subject.partition(":")[0] not in _WORDS
+
+
+_WORDS = frozenset({"node", "switch", "port", "job", "rank", "link"})
+
+
+def hardware(fact: Fact) -> bool:
+    """Whether a fact, alone, speaks of hardware at all."""
+    return fact.weight > 0 and fact.kind not in (FactKind.COLLECTIVE, FactKind.RECOVERED)
+
+
+def root_of(facts: Iterable[Fact]) -> Fact:
+    """The root-most fact: highest rank, then earliest; it explains the others."""
+    return min(facts, key=lambda fact: (-fact.rank, fact.order))
+
+
+def gather(state: HostState, facts: Sequence[Fact], now: datetime, limits: Thresholds) -> HostState:
+    """Place settled facts into incidents, in the order of their events."""
+    incidents = list(state.incidents)
+    for fact in sorted(facts, key=lambda one: one.order):
+        if fact.kind is FactKind.RECOVERED:
+            _recover(incidents, fact)
+            continue
+        subject = _subject(fact, incidents, limits)
+        place = _find(incidents, subject, fact, state, limits)
+        if place is None:
+            incidents.append(_open(subject, fact))
+        else:
+            incidents[place] = _add(incidents[place], fact, limits)
+    _widen(incidents, state, limits)
+    return replace(state, incidents=tuple(_forget(incidents, now, limits)))
+
+
+def _recover(incidents: list[Incident], fact: Fact) -> None:
+    """Mark what was said about the part (and about all GPUs of the node) as over."""
+    for number, incident in enumerate(incidents):
+        mine = incident.subject == fact.subject or (
+            incident.subject == NODE_LOST and is_gpu(fact.subject)
+        )
+        if mine and incident.revision and incident.first <= fact.at:
+            facts = _with(incident.facts, fact)[0]
+            incidents[number] = replace(incident, recovered_at=fact.at, facts=facts, news=True)
+
+
+def _open(subject: str, fact: Fact) -> Incident:
+    return Incident(subject=subject, first=fact.at, last=fact.at, facts=(fact,))
+
+
+def _subject(fact: Fact, incidents: Sequence[Incident], limits: Thresholds) -> str:
+    """Where a fact belongs; an accusation that names no GPU joins the one that is broken anyway."""
+    if not fact.subject.startswith(("node:", "rank:")) or not _accuses_a_card(fact):
+        return fact.subject
+    broken = {
+        incident.subject
+        for incident in incidents
+        if is_gpu(incident.subject)
+        and any(
+            hardware(known) and _in_collective_window(known, fact, limits)
+            for known in incident.facts
+        )
+    }
+    return broken.pop() if len(broken) == 1 else fact.subject
+
+
+def _accuses_a_card(fact: Fact) -> bool:
+    """Whether a job names a host or rank for something that a card of it can have done."""
+    suspicion = fact.suspicion
+    return (
+        fact.kind is FactKind.COLLECTIVE
+        and suspicion is not None
+        and suspicion.says is Says.ACCUSES
+        and suspicion.status in (Status.SUSPECTED, Status.LOCALIZED)
+        and suspicion.cause not in _NOT_A_CARD
+    )
+
+
+_NOT_A_CARD = frozenset({Cause.NODE, Cause.IB_LINK, Cause.IB_SWITCH, Cause.FACILITY})
+
+
+def _in_collective_window(fact: Fact, stall: Fact, limits: Thresholds) -> bool:
+    before = timedelta(seconds=limits.collective_before_s)
+    after = timedelta(seconds=limits.collective_after_s)
+    return stall.at - before <= fact.at <= stall.at + after
+
+
+def _find(
+    incidents: Sequence[Incident],
+    subject: str,
+    fact: Fact,
+    state: HostState,
+    limits: Thresholds,
+) -> int | None:
+    """The newest incident of the part that the fact belongs to."""
+    found = [
+        number
+        for number, incident in enumerate(incidents)
+        if incident.subject == subject
+        and _belongs(incident, fact, limits)
+        and not _of_another_job(incident, fact, state)
+    ]
+    return max(found, key=lambda number: incidents[number].last, default=None)
+
+
+def _of_another_job(incident: Incident, fact: Fact, state: HostState) -> bool:
+    """Whether both are application faults, of different attempts: those have nothing in common."""
+    if fact.role not in _SOFTWARE or any(known.role not in _SOFTWARE for known in incident.facts):
+        return False
+    mine = allocation(state, incident.subject, incident.first)
+    other = allocation(state, incident.subject, fact.at)
+    if mine is None or other is None:
+        return False
+    return (mine.job, mine.attempt) != (other.job, other.attempt)
+
+
+_SOFTWARE = frozenset({Role.APPLICATION, Role.CONSEQUENCE})
+
+
+def _belongs(incident: Incident, fact: Fact, limits: Thresholds) -> bool:
+    if fact.witness is Witness.COLLECTIVE:
+        if all(known.witness is Witness.COLLECTIVE for known in incident.facts):
+            return not is_gpu(incident.subject) or abs(fact.at - incident.last) <= timedelta(
+                seconds=limits.incident_window_s
+            )
+        return any(
+            _in_collective_window(known, fact, limits)
+            for known in incident.facts
+            if known.witness is not Witness.COLLECTIVE
+        )
+    lasting = fact.kind is FactKind.HEALTH and incident.recovered_at is None
+    if lasting and any(known.kind is FactKind.HEALTH for known in incident.facts):
+        return True  # one state of the card that goes on, however slowly it gets worse
+    stalls = [known for known in incident.facts if known.witness is Witness.COLLECTIVE]
+    if stalls and any(_in_collective_window(fact, stall, limits) for stall in stalls):
+        return True
+    window = timedelta(seconds=limits.incident_window_s)
+    limit = timedelta(seconds=limits.incident_limit_s)
+    return (
+        incident.first - window <= fact.at <= incident.last + window
+        and fact.at <= incident.first + limit
+    )
+
+
+def _add(incident: Incident, fact: Fact, limits: Thresholds) -> Incident:
+    if any(known.ref.id == fact.ref.id and known.name == fact.name for known in incident.facts):
+        return incident
+    late = incident.judged_to is not None and (
+        fact.witness in (Witness.KERNEL, Witness.HEALTH)
+        and fact.at < incident.judged_to - timedelta(seconds=limits.settle_s)
+    )
+    facts, more = _with(incident.facts, fact)
+    repeat = not incident.explained and any(_tells_as_much(known, fact) for known in incident.facts)
+    stall = fact.witness is Witness.COLLECTIVE
+    return replace(
+        incident,
+        facts=facts,
+        more=incident.more + more,
+        first=incident.first if stall else min(incident.first, fact.at),
+        last=incident.last if stall else max(incident.last, fact.at),
+        late=incident.late + late,
+        news=incident.news or not repeat,
+    )
+
+
+def _tells_as_much(known: Fact, fact: Fact) -> bool:
+    """Whether a fact only repeats a known one: the hundredth line of a storm is no news."""
+    return fact.kind is FactKind.XID and _TELLING(known) == _TELLING(fact)
+
+
+_TELLING = attrgetter("name", "role", "hard", "link", "peer", "mig", "recovery", "caused_by")
+
+
+def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[tuple[Fact, ...], int]:
+    """The facts with one more, and how many were only counted for lack of room."""
+    if len(facts) < FACTS_MAX:
+        return tuple(sorted((*facts, fact), key=lambda one: one.order)), 0
+    names = [known.name for known in facts]
+    if fact.name in names:
+        return facts, fact.count
+    for number in range(len(facts) - 1, -1, -1):
+        if names.count(names[number]) > 1:
+            rest = facts[:number] + facts[number + 1 :]
+            return tuple(sorted((*rest, fact), key=lambda one: one.order)), facts[number].count
+    return facts, fact.count
+
+
+# --- A whole node ---------------------------------------------------------------------------------
+
+
+def subject_gpus(state: HostState) -> frozenset[str]:
+    """The GPUs a node is known to have, by inventory and NVML; empty when nobody told."""
+    return frozenset(state.names) or frozenset(filter(is_gpu, state.health))
+
+
+def _widen(incidents: list[Incident], state: HostState, limits: Thresholds) -> None:
+    """All GPUs failing within a second: one incident of the node, its cause is above them."""
+    gpus = subject_gpus(state)
+    if len(gpus) < 2:  # noqa: PLR2004 (one GPU is not a node)
+        return
+    severe = [
+        fact
+        for incident in incidents
+        if incident.subject in gpus
+        for fact in incident.facts
+        if _severe(fact)
+    ]
+    together = _together(severe, gpus, timedelta(seconds=limits.node_window_s))
+    if not together:
+        return
+    end = max(fact.at for fact in together)
+    window = timedelta(seconds=limits.incident_window_s)
+    facts = tuple(sorted(together, key=lambda one: one.order))[:FACTS_MAX]
+    for number, incident in enumerate(incidents):
+        if incident.subject == NODE_LOST and abs(incident.last - end) <= window:
+            if facts != incident.facts:
+                incidents[number] = replace(incident, facts=facts, news=True)
+            return
+    incidents.append(Incident(subject=NODE_LOST, first=facts[0].at, last=facts[-1].at, facts=facts))
+
+
+def _together(severe: list[Fact], gpus: frozenset[str], within: timedelta) -> list[Fact]:
+    """The first fact of each GPU in the first window of that length that holds all GPUs."""
+    severe.sort(key=lambda one: one.order)
+    for number, start in enumerate(severe):
+        first: dict[str, Fact] = {}
+        for fact in severe[number:]:
+            if fact.at - start.at > within:
+                break
+            first.setdefault(fact.subject, fact)
+        if len(first) == len(gpus):
+            return list(first.values())
+    return []
+
+
+def _severe(fact: Fact) -> bool:
+    if fact.kind is FactKind.HEALTH:
+        return fact.name in _SEVERE_HEALTH
+    return fact.role in _SEVERE
+
+
+def incident_id(incident: Incident, root: Fact) -> str:
+    """The id of a new incident: its root record's, told apart where one record is several roots."""
+    if root.kind in (FactKind.HEALTH, FactKind.SERVICE) or incident.subject == NODE_LOST:
+        return digest(root.ref.id, incident.subject)
+    return root.ref.id
+
+
+# --- Forgetting -----------------------------------------------------------------------------------
+
+
+def _forget(incidents: list[Incident], now: datetime, limits: Thresholds) -> list[Incident]:
+    """Drop what has been quiet for a day; keep little of what has been quiet for an hour."""
+    old = now - timedelta(seconds=limits.forget_after_s)
+    quiet = now - timedelta(seconds=limits.incident_limit_s)
+    kept = []
+    for incident in incidents:
+        heard = max(incident.last, incident.decided or incident.last)
+        if heard < old and incident.recheck is None:
+            continue
+        kept.append(_shrunk(incident) if heard < quiet and incident.recheck is None else incident)
+    kept.sort(key=lambda one: (one.last, one.subject))
+    return kept[-INCIDENTS_MAX:]
+
+
+_SHRUNK = 4
+
+
+def _shrunk(incident: Incident) -> Incident:
+    if len(incident.facts) <= _SHRUNK:
+        return incident
+    chosen = sorted(incident.facts, key=lambda fact: (-fact.rank, fact.order))[:_SHRUNK]
+    facts = tuple(sorted(chosen, key=lambda one: one.order))
+    dropped = len(incident.facts) - len(facts)
+    return replace(incident, facts=facts, more=incident.more + dropped)

@@ -1,0 +1,400 @@
+"""What NVML snapshots say: compared with the last health of each GPU, only a change is a fact.
+
+A node at rest costs a dozen comparisons a GPU and writes nothing; counters are judged by their
+growth since first sight, never by their value.
+"""
+
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any
+
+from msgspec.structs import replace
+
+from evidence.decisions import Cause, EvidenceRef, Recovery, Witness
+from evidence.records import GpuFrame, GpuSnapshot, GpuStatus, GpuTick
+from rules.gathering import NODE_LOST
+from rules.health_flags import ECC, FLAGS, OVER, STATUS, words_of_growth
+from rules.host_state import Fact, FactKind, GpuHealth, HostState
+from rules.tables import Rules
+from rules.thresholds import Thresholds
+
+__all__ = ["observe"]
+
+#: NVML codes that are about the driver or the container, not about one card.
+#: Source: nvml.h: 4 no permission, 9 driver not loaded, 12 no library, 17 operating system,
+#: 18 library and driver of different versions.
+_SERVICE_CODES = frozenset({4, 9, 12, 17, 18})
+_CORRUPTED_INFOROM = 14
+_UNKNOWN_ERROR = 999
+
+
+def observe(
+    state: HostState, frame: GpuFrame, arrived: datetime, rules: Rules
+) -> tuple[HostState, list[Fact], set[str]]:
+    """Take one frame: the new state (the same object when nothing changed), facts, GPUs read anew.
+
+    The last are GPUs whose health somebody waited for, so that their incidents are judged again.
+    """
+    limits = rules.thresholds
+    known = state.health
+    facts: list[Fact] = []
+    awaited: set[str] = set()
+    error = state.nvml_error
+    last = frame.ticks[-1].at if frame.ticks else arrived
+    now = min(last, arrived)
+    every = timedelta(seconds=limits.seen_every_s)
+    stale = state.frames_at is None or now - state.frames_at >= every
+    for tick in frame.ticks:
+        if tick.error != error:
+            error = tick.error
+            facts.append(_service(frame, tick, arrived, limits))
+        for gpu in tick.gpus:
+            key = gpu.pci or _key(state, gpu)
+            health = known.get(key)
+            if health is not None and not stale and _as_before(gpu, health, tick.at, limits):
+                continue
+            reading = _Reading(frame, tick, gpu, key, arrived, rules, stale=stale)
+            new = reading.take(health or _moved(state, gpu), fresh=health is None)
+            if new != health:
+                if known is state.health:
+                    known = dict(known)
+                known[key] = new
+                facts += reading.facts
+                if health is None or (health.wanted_at is not None and new.wanted_at is None):
+                    awaited.add(key)
+    if known is state.health and error == state.nvml_error and not stale:
+        return state, facts, awaited
+    state = replace(
+        state,
+        health=known,
+        nvml_error=error,
+        frames_at=now if stale else state.frames_at,
+    )
+    if stale:
+        awaited |= _out_of_order(state)
+    return state, facts, awaited
+
+
+def _out_of_order(state: HostState) -> set[str]:
+    """Parts that stay bad: whether that lasts is asked again as often as frames are noted."""
+    bad = {pci for pci, health in state.health.items() if health.status is not GpuStatus.OK}
+    if bad:
+        bad.add(NODE_LOST)
+    return bad | {"node:service"} if state.nvml_error is not None else bad
+
+
+#: What of a snapshot is compared with the last one; equal values say nothing new.
+_RAW = attrgetter(
+    "status",
+    "error",
+    "uuid",
+    "ecc_volatile_uncorrected",
+    "ecc_aggregate_uncorrected",
+    "remap_pending",
+    "remap_failure",
+    "sram_threshold_exceeded",
+    "retired_pending",
+    "recovery_action",
+)
+
+
+def _as_before(gpu: GpuSnapshot, health: GpuHealth, at: datetime, limits: Thresholds) -> bool:
+    """Whether a snapshot says nothing that the last one did not: the path of nearly all."""
+    if _RAW(gpu) != health.raw:
+        return False
+    if gpu.status is not GpuStatus.OK:
+        return health.bad_told
+    if health.hot_since is None:
+        return (health.wanted_at is None or at < health.wanted_at) and not _hot(gpu, limits)
+    return (
+        health.hot_told
+        and (health.wanted_at is None or at < health.wanted_at)
+        and _hot(gpu, limits)
+    )
+
+
+def _hot(gpu: GpuSnapshot, limits: Thresholds) -> bool:
+    """Too hot by the card's own limit where it tells one, else by degrees."""
+    margin = gpu.temperature_margin_c
+    if margin is not None:
+        return margin <= limits.temperature_margin_c
+    return gpu.temperature_c is not None and gpu.temperature_c > limits.temperature_c
+
+
+def _key(state: HostState, gpu: GpuSnapshot) -> str:
+    """The PCI address of a GPU that NVML could not name by it, else its UUID or index."""
+    for pci, name in state.names.items():
+        if (gpu.uuid is not None and name.uuid == gpu.uuid) or (
+            gpu.uuid is None and name.index == gpu.index
+        ):
+            return pci
+    for pci, health in state.health.items():
+        if gpu.uuid is not None and health.uuid == gpu.uuid:
+            return pci
+    return gpu.uuid or f"index-{gpu.index}"
+
+
+def _moved(state: HostState, gpu: GpuSnapshot) -> GpuHealth | None:
+    """The health of a card that sat in another slot: history follows the UUID."""
+    if gpu.uuid is None:
+        return None
+    return next((known for known in state.health.values() if known.uuid == gpu.uuid), None)
+
+
+def _ref(frame: GpuFrame, at: datetime, text: str) -> EvidenceRef:
+    return EvidenceRef(id=frame.id, source="gpu", at=at, host=frame.host, text=text)
+
+
+def _service(frame: GpuFrame, tick: GpuTick, arrived: datetime, limits: Thresholds) -> Fact:
+    kind, words = FactKind.RECOVERED, "NVML answers again"
+    if tick.error is not None:
+        detail = f", {tick.error_text}" if tick.error_text else ""
+        kind = FactKind.SERVICE
+        words = f"NVML does not answer on the whole node (code {tick.error}{detail})"
+    at = min(tick.at, arrived)
+    return Fact(
+        ref=_ref(frame, at, words),
+        name=f"nvml-{tick.error}",
+        kind=kind,
+        witness=Witness.HEALTH,
+        subject="node:service",
+        topic="gpu",
+        at=at,
+        arrived=arrived,
+        due=arrived + timedelta(seconds=limits.settle_s),
+        words=words,
+        seq=frame.seq,
+        rank=37,
+        weight=0.3,
+        cause=Cause.NODE,
+        recovery=Recovery.RESTART_SERVICE,
+    )
+
+
+class _Reading:
+    """One snapshot of one GPU against its last health; `take` gives the new one and fills facts."""
+
+    def __init__(
+        self,
+        frame: GpuFrame,
+        tick: GpuTick,
+        gpu: GpuSnapshot,
+        key: str,
+        arrived: datetime,
+        rules: Rules,
+        *,
+        stale: bool,
+    ) -> None:
+        self._frame = frame
+        self._gpu = gpu
+        self._key = key
+        self._arrived = arrived
+        self._rules = rules
+        self._limits = rules.thresholds
+        self._at = min(tick.at, arrived)
+        self._stale = stale
+        self.facts: list[Fact] = []
+
+    def take(self, last: GpuHealth | None, *, fresh: bool) -> GpuHealth:
+        gpu = self._gpu
+        if last is None or (gpu.uuid is not None and last.uuid not in (None, gpu.uuid)):
+            last, fresh = GpuHealth(first_at=self._at), True
+        if fresh:
+            first = _ref(self._frame, self._at, self._words_of_counts())
+            last = replace(last, first_at=self._at, first=first)
+        if gpu.status is not GpuStatus.OK:
+            return self._bad(last)
+        return self._good(last)
+
+    def _words_of_counts(self) -> str:
+        gpu = self._gpu
+        return (
+            f"GPU {self._key} first seen: status {gpu.status}, uncorrectable ECC"
+            f" volatile {gpu.ecc_volatile_uncorrected}, aggregate {gpu.ecc_aggregate_uncorrected}"
+        )
+
+    def _fact(self, name: str, words: str, **said: Any) -> Fact:  # noqa: ANN401 (Fact's fields)
+        limits = self._limits
+        if name in self._rules.policy.hard_facts:
+            said.setdefault("hard", name)
+            said.setdefault("at_once", True)
+        fact = Fact(
+            ref=_ref(self._frame, self._at, f"GPU {self._key}: {words}"),
+            name=name,
+            kind=said.pop("kind", FactKind.HEALTH),
+            witness=Witness.HEALTH,
+            subject=self._key,
+            topic="gpu",
+            at=self._at,
+            arrived=self._arrived,
+            due=self._arrived + timedelta(seconds=limits.settle_s),
+            words=words,
+            seq=self._frame.seq,
+            **said,
+        )
+        self.facts.append(fact)
+        return fact
+
+    # --- a GPU that does not answer properly --------------------------------------------------
+
+    def _bad(self, last: GpuHealth) -> GpuHealth:
+        gpu = self._gpu
+        same = gpu.status is last.status and gpu.error == last.error
+        since = last.bad_since if same and last.bad_since is not None else self._at
+        told = same and last.bad_told
+        kept = last.standing if same else tuple(f for f in last.standing if f.name not in STATUS)
+        health = replace(
+            last,
+            uuid=last.uuid or gpu.uuid,
+            serial=last.serial or gpu.serial,
+            index=gpu.index,
+            raw=_RAW(gpu),
+            status=gpu.status,
+            error=gpu.error,
+            bad_since=since,
+            bad_told=told,
+            standing=kept,
+            hot_since=None,
+            hot_told=False,
+        )
+        if told:
+            return health
+        fact, told = self._bad_fact(self._at - since, first=not same or last.bad_since is None)
+        standing = (*kept, fact) if fact is not None else kept
+        return replace(health, bad_told=told, standing=standing)
+
+    def _bad_fact(self, lasted: timedelta, *, first: bool) -> tuple[Fact | None, bool]:
+        """The fact due after a bad answer has lasted so long, and whether it is the last one."""
+        status, limits = self._gpu.status, self._limits
+        if status is GpuStatus.LOST:
+            return self._fact(
+                "gpu-lost",
+                "NVML says the GPU is lost (code 15)",
+                rank=88,
+                weight=0.95,
+                cause=Cause.GPU_LOST,
+                recovery=Recovery.REBOOT_NODE,
+            ), True
+        if status is GpuStatus.RESET_REQUIRED:
+            return self._reset_required(lasted, first=first)
+        if self._gpu.error in _SERVICE_CODES or lasted.total_seconds() < limits.unresponsive_s:
+            return None, self._gpu.error in _SERVICE_CODES
+        if status is GpuStatus.TIMEOUT:
+            words = f"NVML calls have not returned for {lasted.total_seconds():.0f} s"
+            return self._fact(
+                "unresponsive",
+                words,
+                rank=49,
+                weight=0.4,
+                cause=Cause.GPU_FIRMWARE,
+                recovery=Recovery.RESET_GPU,
+            ), True
+        unknown = self._gpu.error == _UNKNOWN_ERROR
+        cause = Cause.GPU_LOST if unknown else Cause.UNKNOWN
+        if self._gpu.error == _CORRUPTED_INFOROM:
+            cause = Cause.GPU_FIRMWARE
+        return self._fact(
+            "nvml-error",
+            f"NVML fails on it with code {self._gpu.error}",
+            rank=48,
+            weight=0.4 if unknown else 0.3,
+            cause=cause,
+            recovery=Recovery.DIAGNOSE,
+        ), True
+
+    def _reset_required(self, lasted: timedelta, *, first: bool) -> tuple[Fact | None, bool]:
+        if lasted.total_seconds() >= self._limits.service_wait_s:
+            minutes = self._limits.service_wait_s / 60
+            return self._fact(
+                "driver-reset-required",
+                f"NVML has asked for a reset (code 16) for more than {minutes:.0f} minutes",
+                rank=47,
+                weight=0.9,
+                cause=Cause.GPU_LOST,
+                recovery=Recovery.RESET_GPU,
+            ), True
+        if not first:
+            return None, False
+        return self._fact(
+            "reset-required",
+            "NVML asks for a reset (code 16)",
+            rank=47,
+            weight=0.4,
+            cause=Cause.GPU_LOST,
+            recovery=Recovery.RESET_GPU,
+        ), False
+
+    # --- a GPU that answers -------------------------------------------------------------------
+
+    def _good(self, last: GpuHealth) -> GpuHealth:
+        gpu = self._gpu
+        if last.seen_at is not None and self._at < last.seen_at:
+            return last  # an older snapshot that came late undoes nothing
+        growth_aggregate = last.growth_aggregate
+        if gpu.ecc_aggregate_uncorrected is not None and last.aggregate is not None:
+            growth_aggregate += max(0, gpu.ecc_aggregate_uncorrected - last.aggregate)
+        answered = last.wanted_at is not None and self._at >= last.wanted_at
+        health = replace(
+            last,
+            uuid=gpu.uuid,
+            serial=gpu.serial or last.serial,
+            index=gpu.index,
+            raw=_RAW(gpu),
+            status=gpu.status,
+            error=None,
+            volatile=gpu.ecc_volatile_uncorrected,
+            aggregate=gpu.ecc_aggregate_uncorrected,
+            sram=gpu.sram_threshold_exceeded,
+            pending=gpu.remap_pending,
+            failure=gpu.remap_failure,
+            retired_pending=gpu.retired_pending,
+            recovery_action=gpu.recovery_action,
+            growth_volatile=last.growth_volatile
+            + _grown(last.volatile, gpu.ecc_volatile_uncorrected),
+            growth_aggregate=growth_aggregate,
+            bad_since=None,
+            bad_told=False,
+            wanted_at=None if answered else last.wanted_at,
+        )
+        health = self._heat(health)
+        health = self._tell(health)
+        if health == last and not self._stale:
+            return last
+        seen = _ref(self._frame, self._at, f"GPU {self._key} read; {words_of_growth(health)}")
+        return replace(health, seen_at=self._at, seen=seen)
+
+    def _heat(self, health: GpuHealth) -> GpuHealth:
+        if not _hot(self._gpu, self._limits):
+            return replace(health, hot_since=None, hot_told=False)
+        since = health.hot_since or self._at
+        gap = timedelta(seconds=self._limits.temperature_gap_s)
+        if health.seen_at is not None and self._at - health.seen_at > gap:
+            since = self._at  # nobody looked in between
+        lasted = (self._at - since).total_seconds()
+        return replace(health, hot_since=since, hot_told=lasted >= self._limits.temperature_for_s)
+
+    def _tell(self, last: GpuHealth) -> GpuHealth:
+        """Every fact that holds now: those told before as they were, new ones told anew."""
+        before = {fact.name: fact for fact in last.standing}
+        now: list[Fact] = []
+        told = last.growth_told
+        for name, flag in FLAGS.items():
+            if not flag.holds(last, self._limits):
+                continue
+            known = before.get(name)
+            if known is None or (name == ECC and last.growth >= 2 * last.growth_told):
+                known = self._fact(name, flag.words(last), **flag.said)
+                told = last.growth if name == ECC else told
+            now.append(known)
+        gone = sorted(before.keys() - {fact.name for fact in now} - {ECC, OVER})
+        if gone and not any(fact.name not in (ECC, OVER) for fact in now):
+            words = f"read well again: {', '.join(gone)} no longer holds"
+            self._fact("recovered", words, kind=FactKind.RECOVERED)
+        return replace(last, standing=tuple(now), growth_told=told)
+
+
+def _grown(last: int | None, now: int | None) -> int:
+    """How far a volatile counter went; after a driver load it begins at zero again."""
+    if last is None or now is None:
+        return 0
+    return now - last if now >= last else now

@@ -1,0 +1,348 @@
+"""The host stage: joins kernel log, NVML, suspicions and context of one host into verdicts.
+
+Time comes from what arrives, never from a clock. A hard fact is judged at once; everything else
+when it has settled, in the order of its event times and not of its arrival.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from evidence.decisions import DomainKind, EvidenceRef, Suspicion, Verdict, Witness
+from evidence.records import (
+    ContextRecord,
+    GpuFrame,
+    InventoryRecord,
+    KernelKind,
+    KernelRecord,
+)
+from rules.catalog import Role
+from rules.context import allocation, take_context
+from rules.gathering import gather, is_gpu
+from rules.health import observe
+from rules.host_state import AppError, Fact, FactKind, GpuName, HostState
+from rules.kernel_facts import kernel_facts, kernel_ref
+from rules.stage import Arrived
+from rules.tables import Rules
+from rules.telling import judge_open
+
+__all__ = ["HostState", "due", "step"]
+
+#: Facts that wait on one host; of a storm of one code only the first are kept, the rest counted.
+#: A first fact of its kind finds room up to the larger bound.
+_PENDING_MAX = 128
+_KINDS_MAX = 512
+_SAME_MAX = 12
+_APP_ERRORS_MAX = 64
+_BOOTS_MAX = 8
+_DAY = timedelta(days=1)
+
+
+def due(state: HostState) -> datetime | None:
+    """The earliest time at which a Tick would do something; None when nothing waits."""
+    times = [fact.due for fact in state.pending]
+    times += [incident.recheck for incident in state.incidents if incident.recheck is not None]
+    return min(times, default=None)
+
+
+def step(state: HostState, arrived: Arrived, rules: Rules) -> tuple[HostState, list[Verdict]]:
+    """Take one record of a host.
+
+    Returns the state, the same object when nothing worth writing changed, and the verdicts that
+    are new or changed. A record whose offset was applied already changes nothing.
+    """
+    if arrived.offset is not None and arrived.offset <= state.offsets.get(arrived.topic, -1):
+        return state, []
+    before = state
+    state, verdicts = _settle(state, arrived.at, rules)
+    take = _TAKES.get(type(arrived.record))
+    if take is not None:
+        state, facts, again = take(state, arrived, rules)
+        if facts or again:
+            state, more = _weigh_in(state, facts, again, arrived.at, rules)
+            verdicts += more
+    if state is not before and arrived.offset is not None:
+        state = replace(state, offsets={**state.offsets, arrived.topic: arrived.offset})
+    return state, verdicts
+
+
+# --- Settling -------------------------------------------------------------------------------------
+
+
+def _settle(state: HostState, now: datetime, rules: Rules) -> tuple[HostState, list[Verdict]]:
+    """Judge what has waited long enough, and with it what has waited half as long.
+
+    So the lines of one event, which arrive within a fraction of a second, are judged together.
+    """
+    if not state.pending and not state.incidents:
+        return state, []
+    half = timedelta(seconds=rules.thresholds.settle_s / 2)
+    ready = [fact for fact in state.pending if fact.due <= now]
+    if ready:
+        ready = [fact for fact in state.pending if fact.due - half <= now]
+    waiting = any(i.recheck is not None and i.recheck <= now for i in state.incidents)
+    if not ready and not waiting:
+        return state, []
+    if ready:
+        pending = tuple(fact for fact in state.pending if fact.due - half > now)
+        state = replace(state, pending=pending)
+    return _judge(state, ready, frozenset(), now, rules)
+
+
+def _weigh_in(
+    state: HostState, facts: list[Fact], again: frozenset[str], now: datetime, rules: Rules
+) -> tuple[HostState, list[Verdict]]:
+    """New facts: hard ones are judged now, with all that waits about the same part or a port."""
+    at_once = {fact.subject for fact in facts if fact.at_once}
+    if not at_once:
+        if facts:
+            state = replace(state, pending=_waiting(state.pending, facts))
+        return _judge(state, [], again, now, rules) if again else (state, [])
+    everything = _waiting(state.pending, facts)
+    ready = [f for f in everything if f.subject in at_once or f.kind is FactKind.PORT]
+    pending = tuple(
+        f for f in everything if f.subject not in at_once and f.kind is not FactKind.PORT
+    )
+    return _judge(replace(state, pending=pending), ready, again, now, rules)
+
+
+def _waiting(pending: tuple[Fact, ...], facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """The waiting facts with new ones; a storm keeps its first and counts the rest."""
+    kept = list(pending)
+    for fact in facts:
+        same = [
+            known for known in kept if known.subject == fact.subject and known.name == fact.name
+        ]
+        if any(known.ref.id == fact.ref.id for known in same):
+            continue
+        room = _PENDING_MAX if same else _KINDS_MAX
+        if fact.at_once or (len(same) < _SAME_MAX and len(kept) < room):
+            kept.append(fact)
+            continue
+        if not same:
+            continue  # the bound of all kinds: hundreds of kinds in two seconds carry no more
+        last = max(same, key=lambda one: one.order)
+        first, counted = (fact, last) if fact.order < last.order else (last, fact)
+        kept[kept.index(last)] = replace(first, count=first.count + counted.count, due=last.due)
+    return tuple(kept)
+
+
+def _judge(
+    state: HostState, ready: list[Fact], again: frozenset[str], now: datetime, rules: Rules
+) -> tuple[HostState, list[Verdict]]:
+    state = _remember_applications(state, ready, rules)
+    before = state.incidents
+    state = gather(state, ready, now, rules.thresholds)
+    return judge_open(state, before, again, now, rules)
+
+
+def _remember_applications(state: HostState, ready: list[Fact], rules: Rules) -> HostState:
+    """Keep who was using a GPU when an application error came, to see what repeats."""
+    known = list(state.app_errors)
+    for fact in ready:
+        user = None
+        if fact.role is Role.APPLICATION and is_gpu(fact.subject):
+            user = allocation(state, fact.subject, fact.at)
+        if user is None or not (user.owner or user.image):
+            continue
+        error = AppError(
+            pci=fact.subject,
+            at=fact.at,
+            job=user.job,
+            attempt=user.attempt,
+            user=f"{user.owner or ''} {user.image or ''}",
+            ref=fact.ref,
+        )
+        if not any(
+            (e.pci, e.job, e.attempt) == (error.pci, error.job, error.attempt) for e in known
+        ):
+            known.append(error)
+    if len(known) == len(state.app_errors):
+        return state
+    oldest = max(e.at for e in known) - timedelta(seconds=rules.thresholds.repeats_window_s)
+    known = sorted((e for e in known if e.at >= oldest), key=lambda e: (e.at, e.pci))
+    return replace(state, app_errors=tuple(known[-_APP_ERRORS_MAX:]))
+
+
+# --- What each record brings ----------------------------------------------------------------------
+
+_Brought = tuple[HostState, list[Fact], frozenset[str]]
+_NOTHING: frozenset[str] = frozenset()
+#: Judge every open incident again.
+_ALL = frozenset({"*"})
+
+
+def _kernel(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
+    record = arrived.record
+    assert isinstance(record, KernelRecord)
+    at = arrived.at if record.at is None else min(record.at, arrived.at)
+    every = timedelta(seconds=rules.thresholds.seen_every_s)
+    if state.kernel_seen_at is None or at - state.kernel_seen_at >= every:
+        state = replace(
+            state,
+            host=state.host or record.host,
+            kernel_seen_at=at,
+            kernel_seen=kernel_ref(record),
+        )
+    if record.kind is KernelKind.OVERRUN:
+        return replace(state, overrun_at=at), [], _NOTHING
+    if record.kind is KernelKind.NVRM and record.pci and (record.uuid or record.serial):
+        state = _name(state, record.pci, uuid=record.uuid, serial=record.serial)
+    facts = kernel_facts(record, state, arrived.at, rules)
+    if facts and state.host is None and record.host is not None:
+        state = replace(state, host=record.host)
+    return state, facts, _NOTHING
+
+
+def _name(state: HostState, pci: str, *, uuid: str | None, serial: str | None) -> HostState:
+    known = state.names.get(pci) or GpuName()
+    name = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
+    return state if name == known else replace(state, names={**state.names, pci: name})
+
+
+def _gpu(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
+    frame = arrived.record
+    assert isinstance(frame, GpuFrame)
+    known = state
+    state, facts, awaited = observe(state, frame, arrived.at, rules)
+    if state.host is None or (frame.driver is not None and frame.driver != state.driver):
+        state = replace(state, host=frame.host, driver=frame.driver or known.driver)
+    state, boots = _boot(state, frame.boot_id, _ref(frame, "gpu", "node started"), arrived, rules)
+    return state, facts + boots, frozenset(awaited)
+
+
+def _inventory(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
+    record = arrived.record
+    assert isinstance(record, InventoryRecord)
+    names = {
+        gpu.pci: GpuName(uuid=gpu.uuid, serial=gpu.serial, index=gpu.index) for gpu in record.gpus
+    }
+    text = f"{len(names)} GPUs, driver {record.driver}"
+    learned = replace(
+        state,
+        host=record.host,
+        driver=record.driver or state.driver,
+        rack=record.rack,
+        leaf=record.leaf,
+        pool=record.pool,
+        nvlink_domain=record.nvlink_domain,
+        names=names or state.names,
+        inventory=_ref(record, "inventory", text),
+    )
+    learned, boots = _boot(
+        learned, record.boot_id, _ref(record, "inventory", "node started"), arrived, rules
+    )
+    same = replace(learned, inventory=state.inventory) == state
+    return (state, boots, _NOTHING) if same else (learned, boots, _ALL)
+
+
+def _ref(record: GpuFrame | InventoryRecord, source: str, text: str) -> EvidenceRef:
+    return EvidenceRef(
+        id=record.id, source=source, at=record.observed_at, host=record.host, text=text
+    )
+
+
+def _boot(
+    state: HostState, boot_id: str | None, ref: EvidenceRef, arrived: Arrived, rules: Rules
+) -> tuple[HostState, list[Fact]]:
+    """Count the boots of a day; kernel records are not asked, since a log may hold old boots."""
+    if boot_id is None or boot_id == state.boot_id:
+        return state, []
+    if state.boot_id is None:
+        return replace(state, boot_id=boot_id), []
+    now = arrived.at
+    boots = (*[at for at in state.boots if now - at < _DAY][1 - _BOOTS_MAX :], now)
+    state = replace(state, boot_id=boot_id, boots=boots)
+    if len(boots) < rules.thresholds.boots_in_a_day:
+        return state, []
+    fact = Fact(
+        ref=ref,
+        name="boots",
+        kind=FactKind.HOST,
+        witness=Witness.HEALTH,
+        subject="node:boots",
+        topic=arrived.topic,
+        at=now,
+        arrived=now,
+        due=now + timedelta(seconds=rules.thresholds.settle_s),
+        words=f"started {len(boots)} times within a day",
+        rank=36,
+        weight=0.4,
+    )
+    return state, [fact]
+
+
+def _context(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
+    record = arrived.record
+    assert isinstance(record, ContextRecord)
+    state = take_context(state, record, arrived.at, rules.thresholds)
+    return replace(state, host=state.host or record.host), [], _ALL
+
+
+def _suspicion(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
+    said = arrived.record
+    assert isinstance(said, Suspicion)
+    fabric = said.witness is Witness.FABRIC
+    fact = Fact(
+        ref=EvidenceRef(
+            id=said.id, source="suspicions", at=said.at, host=said.host, text=said.reason[:200]
+        ),
+        name=f"{said.witness}-{said.kind}",
+        kind=FactKind.FABRIC if fabric else FactKind.COLLECTIVE,
+        witness=said.witness,
+        subject=_subject_of(said, state),
+        topic="suspicions",
+        at=min(said.at, arrived.at),
+        arrived=arrived.at,
+        due=arrived.at + timedelta(seconds=rules.thresholds.settle_s),
+        words=said.reason or said.kind,
+        rank=20,
+        weight=said.weight or 0.3,
+        cause=said.cause,
+        suspicion=said,
+    )
+    return replace(state, host=state.host or said.host or said.domain.host), [fact], _NOTHING
+
+
+def _subject_of(said: Suspicion, state: HostState) -> str:
+    domain = said.domain
+    job = f"{said.job or domain.job}/{said.attempt}"
+    match domain.kind:
+        case DomainKind.GPU | DomainKind.MIG | DomainKind.NVLINK:
+            return _pci_of(said, state) or f"rank:{job}/{domain.rank}"
+        case DomainKind.NODE:
+            return "node:"
+        case DomainKind.JOB:
+            return f"job:{job}"
+        case _:
+            return f"link:{domain.id}"
+
+
+def _pci_of(said: Suspicion, state: HostState) -> str | None:
+    domain = said.domain
+    if domain.pci is not None:
+        return domain.pci
+    for pci, name in state.names.items():
+        by_uuid = domain.uuid is not None and name.uuid == domain.uuid
+        if by_uuid or (
+            domain.uuid is None and domain.index is not None and name.index == domain.index
+        ):
+            return pci
+    for pci, health in state.health.items():
+        by_uuid = domain.uuid is not None and health.uuid == domain.uuid
+        if by_uuid or (
+            domain.uuid is None and domain.index is not None and health.index == domain.index
+        ):
+            return pci
+    return None
+
+
+_TAKES: Mapping[type[Struct], Callable[[HostState, Arrived, Rules], _Brought]] = {
+    KernelRecord: _kernel,
+    GpuFrame: _gpu,
+    InventoryRecord: _inventory,
+    ContextRecord: _context,
+    Suspicion: _suspicion,
+}

@@ -1,0 +1,307 @@
+"""The job stage: keeps what the ranks of one job say, and judges it once they have all spoken.
+
+Nothing crosses attempts, and nothing depends on the order in which lines arrive: they are sorted
+by their own time before anybody is named.
+"""
+
+import re
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from evidence.decisions import Domain, Says, Status, Suspicion, Witness
+from evidence.identity import digest
+from evidence.records import NcclKind, NcclRecord
+from rules.clues import KEPT, opens, text_of
+from rules.collective import conclude
+from rules.incident import Incident, last_incident, order, said_at
+from rules.policy import GoverningRules
+from rules.ranks import Roster
+from rules.stage import Arrived
+
+__all__ = ["Attempt", "JobState", "Said", "due", "step"]
+
+#: Lines one attempt keeps: eight for each rank of a job of 2,048.
+CLUES_KEPT = 16384
+ATTEMPTS_KEPT = 2
+#: Timeouts that keep their words: as many as a suspicion quotes.
+TEXTS_KEPT = 32
+_RAW_KEPT = 400
+_SAME_S = 3600
+
+#: Kinds whose words say more than their fields.
+_WORDY = frozenset(
+    {
+        NcclKind.MISMATCH,
+        NcclKind.BARRIER_MISSING,
+        NcclKind.IB_ASYNC,
+        NcclKind.CUDA_ERROR,
+        NcclKind.NVLS,
+        NcclKind.OUT_OF_MEMORY,
+        NcclKind.PYTHON_ERROR,
+    }
+)
+_NUMBERS = re.compile(r"[0-9a-f]{2,}|\d")  # [rank3]:[E513 13:25:57.714786872
+
+
+class Said(Struct, frozen=True, omit_defaults=True):
+    """A suspicion that stands: what must be taken back should the judgement change."""
+
+    id: str
+    kind: str
+    domain: Domain
+    says: Says
+    at: datetime
+    weight: float
+    status: Status
+    host: str | None = None
+
+
+class Attempt(Struct, frozen=True, omit_defaults=True):
+    """One attempt of a job: its ranks, its telling lines, and what was said about it.
+
+    ``judge_at`` and ``limit_at`` are None while nothing waits for a judgement. ``lost`` counts
+    lines dropped because the bound was reached: absence then proves nothing. ``texts`` are the
+    keys of the timeouts whose words are kept, for a reader; the numbers of all are.
+    """
+
+    roster: Roster = Roster()
+    clues: dict[str, NcclRecord] = {}
+    heard: frozenset[str] = frozenset()
+    judge_at: datetime | None = None
+    limit_at: datetime | None = None
+    said: tuple[Said, ...] = ()
+    texts: tuple[str, ...] = ()
+    lost: int = 0
+
+
+class JobState(Struct, frozen=True, omit_defaults=True):
+    """What the job stage knows of one job: its last attempts and the offsets applied."""
+
+    attempts: dict[int, Attempt] = {}
+    offsets: dict[str, int] = {}
+    forget_at: datetime | None = None
+
+
+def due(state: JobState) -> datetime | None:
+    """When a Tick is needed next; None when nothing is kept."""
+    waiting = [a.judge_at for a in state.attempts.values() if a.judge_at is not None]
+    return min(waiting, default=state.forget_at)
+
+
+def step(
+    state: JobState, arrived: Arrived, rules: GoverningRules
+) -> tuple[JobState, list[Suspicion]]:
+    """Take one line or Tick of a job; time is the broker's append time.
+
+    Returns the state (the same object when there is nothing to write) and the suspicions that are
+    new or changed, each to be sent to its ``host``. A redelivered record changes nothing.
+    """
+    applied = state.offsets.get(arrived.topic, -1)
+    if arrived.offset is not None and arrived.offset <= applied:
+        return state, []
+    before = state
+    state, said = _settle(state, arrived.at, rules)
+    record = arrived.record
+    if isinstance(record, NcclRecord):
+        state, more = _take(state, record, arrived, rules)
+        said += more
+    elif state.forget_at is not None and arrived.at >= state.forget_at:
+        state = JobState(offsets=state.offsets)
+    if state is not before and arrived.offset is not None:
+        state = replace(state, offsets={**state.offsets, arrived.topic: arrived.offset})
+    return state, said
+
+
+def _settle(
+    state: JobState, now: datetime, rules: GoverningRules
+) -> tuple[JobState, list[Suspicion]]:
+    said: list[Suspicion] = []
+    for number, attempt in sorted(state.attempts.items()):
+        if attempt.judge_at is not None and attempt.judge_at <= now:
+            attempt, more = _judge(number, attempt, rules)  # noqa: PLW2901 (the judged one)
+            state = replace(state, attempts={**state.attempts, number: attempt})
+            said += more
+    return state, said
+
+
+def _take(
+    state: JobState, record: NcclRecord, arrived: Arrived, rules: GoverningRules
+) -> tuple[JobState, list[Suspicion]]:
+    known = state.attempts.get(record.attempt)
+    if known is None and _too_old(state, record.attempt):
+        return state, []
+    attempt = known or Attempt()
+    said: list[Suspicion] = []
+    if attempt.clues and attempt.roster.restarted(record):
+        # The same attempt number with new processes: the launcher did not count this restart.
+        if attempt.judge_at is not None:
+            _, said = _judge(record.attempt, attempt, rules)
+        attempt = Attempt(roster=Roster())
+    attempt = _learn(attempt, record, arrived, rules)
+    if attempt is known or attempt == (known or Attempt()):
+        return state, said
+    attempts = {**state.attempts, record.attempt: attempt}
+    for number in sorted(attempts)[:-ATTEMPTS_KEPT]:
+        del attempts[number]
+    forget_at = arrived.at + timedelta(seconds=rules.policy.job.forget_after_s)
+    return replace(state, attempts=attempts, forget_at=forget_at), said
+
+
+def _too_old(state: JobState, number: int) -> bool:
+    newest = sorted(state.attempts)[-ATTEMPTS_KEPT:]
+    return len(newest) == ATTEMPTS_KEPT and number < newest[0]
+
+
+def _learn(
+    attempt: Attempt, record: NcclRecord, arrived: Arrived, rules: GoverningRules
+) -> Attempt:
+    teaches = record.kind in KEPT or record.kind in (NcclKind.COMM_INIT, NcclKind.RANK_MAP)
+    if not teaches:
+        return attempt
+    roster = attempt.roster.learn(record)
+    if roster is not attempt.roster:
+        attempt = replace(attempt, roster=roster)
+    if record.kind not in KEPT:
+        return attempt
+    if record.at is None:
+        record = replace(record, at=arrived.at)
+    if len(record.raw) > _RAW_KEPT:
+        record = replace(record, raw=record.raw[:_RAW_KEPT])
+    return _keep(attempt, record, arrived.at, rules)
+
+
+def _key(record: NcclRecord) -> str:
+    """Lines that say the same thing of the same rank within the hour are one clue."""
+    who = record.rank if record.rank is not None else record.comm_rank
+    return digest(
+        record.kind,
+        record.host,
+        who,
+        record.pid,
+        record.local_rank,
+        record.group,
+        record.group_desc,
+        record.seq,
+        record.op,
+        record.peer,
+        record.hca,
+        record.status,
+        record.exit_code,
+        record.ranks,
+        int(said_at(record).timestamp()) // _SAME_S,
+        _NUMBERS.sub("", text_of(record))[:_RAW_KEPT] if record.kind in _WORDY else None,
+    )
+
+
+def _merge(one: NcclRecord, other: NcclRecord) -> NcclRecord:
+    """The earlier of two equal lines, with the largest numbers either of them told."""
+    first, second = sorted((one, other), key=order)
+    numbers = {}
+    for name in ("elapsed_ms", "last_enqueued", "last_started", "last_completed"):
+        told = [n for n in (getattr(first, name), getattr(second, name)) if n is not None]
+        numbers[name] = max(told, default=None)
+    return replace(first, **numbers)
+
+
+def _keep(attempt: Attempt, record: NcclRecord, now: datetime, rules: GoverningRules) -> Attempt:
+    key = _key(record)
+    known = attempt.clues.get(key)
+    clue = record if known is None or known.id == record.id else _merge(known, record)
+    if clue == known:
+        return attempt
+    if known is None and len(attempt.clues) >= CLUES_KEPT:
+        return replace(attempt, lost=attempt.lost + 1)
+    clues = {**attempt.clues, key: clue}
+    texts = attempt.texts
+    if clue.kind is NcclKind.TIMEOUT:
+        texts = _shorten(clues, key, texts)
+    attempt = replace(attempt, clues=clues, texts=texts)
+    if known is not None or not (opens(record) or attempt.said or attempt.judge_at):
+        return attempt
+    return _await_more(attempt, record, now, rules)
+
+
+def _shorten(clues: dict[str, NcclRecord], key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop the words of all timeouts but the earliest: a large job says the same a thousandfold."""
+    texts = tuple(dict.fromkeys((*texts, key)))
+    if len(texts) <= TEXTS_KEPT:
+        return texts
+    latest = max(texts, key=lambda one: order(clues[one]))
+    clues[latest] = replace(clues[latest], raw="", timeout_ms=None, numel_out=None, message=None)
+    return tuple(one for one in texts if one != latest)
+
+
+def _await_more(
+    attempt: Attempt, record: NcclRecord, now: datetime, rules: GoverningRules
+) -> Attempt:
+    """Put the judgement off while ranks that were not heard yet go on reporting."""
+    settle = timedelta(seconds=rules.policy.job.settle_across_hosts_s)
+    member = f"{record.host}/{record.rank if record.rank is not None else record.pid}"
+    if attempt.judge_at is None or attempt.limit_at is None:
+        limit = now + timedelta(seconds=rules.policy.job.settle_limit_s)
+        return replace(attempt, judge_at=now + settle, limit_at=limit, heard=frozenset({member}))
+    if member in attempt.heard:
+        return attempt
+    later = min(max(attempt.judge_at, now + settle), attempt.limit_at)
+    return replace(attempt, judge_at=later, heard=attempt.heard | {member})
+
+
+def _judge(number: int, attempt: Attempt, rules: GoverningRules) -> tuple[Attempt, list[Suspicion]]:
+    records = last_incident(attempt.clues.values())
+    if not any(map(opens, records)):  # only echoes of what was judged before
+        return replace(attempt, judge_at=None, limit_at=None, heard=frozenset()), []
+    job = records[0].job
+    incident = Incident(job=job, roster=attempt.roster, records=records, lost=attempt.lost)
+    found = conclude(incident, number, rules.policy.job.missing_ranks_named)
+    standing = {_sense(said) for said in attempt.said}
+    fresh = [suspicion for suspicion in found if _sense(suspicion) not in standing]
+    begin = min(*map(said_at, records), *(suspicion.at for suspicion in found))
+    places = {(suspicion.domain.id, suspicion.says) for suspicion in found}
+    taken_back = [
+        _take_back(said, job, number, found[0])
+        for said in attempt.said
+        if said.says is Says.ACCUSES
+        and said.at >= begin  # else it was another incident, and stands
+        and (said.domain.id, said.says) not in places
+    ]
+    said = tuple(
+        Said(
+            id=s.id,
+            kind=s.kind,
+            domain=s.domain,
+            says=s.says,
+            at=s.at,
+            weight=s.weight,
+            status=s.status,
+            host=s.host,
+        )
+        for s in found
+    )
+    judged = replace(attempt, judge_at=None, limit_at=None, heard=frozenset(), said=said)
+    return judged, taken_back + fresh
+
+
+def _sense(said: Said | Suspicion) -> tuple[object, ...]:
+    """What a suspicion says, whichever line it rests on: said once, it need not be said again."""
+    return (said.kind, said.domain.id, said.domain.rank, said.says, said.status, said.weight)
+
+
+def _take_back(said: Said, job: str, number: int, instead: Suspicion) -> Suspicion:
+    """Tell the host of a part that was accused before that it no longer is."""
+    return Suspicion(
+        id=digest("taken-back", said.id, instead.id),
+        at=instead.at,
+        observed_at=instead.observed_at,
+        witness=Witness.COLLECTIVE,
+        says=Says.CLEARS,
+        kind="taken-back",
+        domain=said.domain,
+        status=Status.INSUFFICIENT,
+        reason=f"Later lines of the job changed the answer ({said.kind}): {instead.reason}",
+        host=said.host,
+        job=job,
+        attempt=number,
+        evidence=instead.evidence,
+    )

@@ -1,0 +1,374 @@
+"""What Ringfence may do, and when: policy.toml, checked and typed.
+
+Every entry stands with its reason and its source; a file of an operator's own overrides entries
+one by one, and each override gives its reason too.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from evidence.decisions import Cause, Level, Status
+
+__all__ = ["GoverningRules", "Mode", "Note", "Policy", "PolicyError", "Pool", "load"]
+
+SHIPPED = Path(__file__).with_name("policy.toml")
+
+#: Facts that the host stage knows by these names; Xids may be added as ``xid-<code>``.
+KNOWN_FACTS = frozenset({"gpu-lost", "remap-failure", "driver-reset-required", "sram-threshold"})
+
+_XID_FACT = re.compile(r"xid-[1-9][0-9]{0,2}\Z")  # xid-79
+
+
+class PolicyError(ValueError):
+    """A policy file that cannot be used; the message names file, key and line in one sentence."""
+
+
+class Mode(StrEnum):
+    """How far isolation goes: only say it, only stop new work, or what the cause is worth."""
+
+    SHADOW = "shadow"
+    CORDON = "cordon"
+    ENFORCE = "enforce"
+
+
+class IsolateAs(StrEnum):
+    """Whether a card is taken out alone or with its node."""
+
+    PART = "part"
+    NODE = "node"
+
+
+class CardCosts(StrEnum):
+    """What one isolated card costs of the budget: its node, or its share of it."""
+
+    NODE = "node"
+    CARD = "card"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Why an entry has its value, and where that comes from."""
+
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What differs for the nodes of one pool; ``mode`` None is the cluster's."""
+
+    mode: Mode | None = None
+    at_least: Level = Level.CORDON
+    at_most: Level = Level.DRAIN
+    isolate_as: IsolateAs = IsolateAs.PART
+
+
+@dataclass(frozen=True, slots=True)
+class JobPolicy:
+    """How the job stage listens; times in seconds."""
+
+    settle_across_hosts_s: float
+    settle_limit_s: float
+    forget_after_s: float
+    missing_ranks_named: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much may leave service in one sliding window of ``window_s`` seconds.
+
+    ``node_percent`` is of ``fleet_nodes`` (0: unknown); the larger of it and the absolute counts.
+    """
+
+    window_s: float
+    node_absolute: float
+    node_percent: float
+    link_absolute: float
+    switch_absolute: float
+    rack_absolute: float
+    card_costs: CardCosts
+    fleet_nodes: int
+    gpus_per_node: int
+
+    @property
+    def nodes(self) -> float:
+        """Nodes that may leave service in one window."""
+        return max(self.node_absolute, self.node_percent / 100 * self.fleet_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All of policy.toml; ``notes`` holds the reason and source of each entry by its dotted key.
+
+    Vary one in code with ``dataclasses.replace``.
+    """
+
+    hard_facts: frozenset[str]
+    job: JobPolicy
+    mode: Mode
+    act_on: frozenset[Status]
+    automatic_release: bool
+    cool_down_s: float
+    act_by_s: float
+    resend_s: float
+    resend_limit_s: float
+    failed_retries: int
+    retry_failed_s: float
+    levels: Mapping[Cause, Level | None]
+    budget: Budget
+    pools: Mapping[str, Pool]
+    notes: Mapping[str, Note] = field(default_factory=dict, repr=False)
+
+    def pool(self, name: str | None) -> Pool:
+        """The rules of a pool; those of ``default`` where it is not named."""
+        return self.pools.get(name or "default", self.pools["default"])
+
+
+class GoverningRules(Protocol):
+    """Anything that carries a policy: the steps ask for no more."""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+
+
+# --- Reading ------------------------------------------------------------------------------------
+
+
+#: What one entry is made of.
+_PARTS = frozenset({"value", "why", "source"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One entry as a file has it."""
+
+    value: Any
+    note: Note
+
+
+def _number(value: Any) -> float:  # noqa: ANN401 (TOML values)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:  # noqa: PLR2004
+        raise ValueError("a number that is not negative")
+    return float(value)
+
+
+def _count(value: Any) -> int:  # noqa: ANN401
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError("a whole number that is not negative")
+    return value
+
+
+def _positive(value: Any) -> float:  # noqa: ANN401
+    if not (number := _number(value)):
+        raise ValueError("a number above zero")
+    return number
+
+
+def _cards(value: Any) -> int:  # noqa: ANN401
+    if not (count := _count(value)):
+        raise ValueError("a whole number above zero")
+    return count
+
+
+def _flag(value: Any) -> bool:  # noqa: ANN401
+    if not isinstance(value, bool):
+        raise ValueError("true or false")  # noqa: TRY004 (one kind of error for all)
+    return value
+
+
+def _one_of(words: type[StrEnum]) -> Callable[[Any], StrEnum]:
+    def read(value: Any) -> StrEnum:  # noqa: ANN401
+        try:
+            return words(value)
+        except ValueError:
+            raise ValueError("one of " + ", ".join(words)) from None
+
+    return read
+
+
+def _level_or_none(value: Any) -> Level | None:  # noqa: ANN401
+    if value == "none":
+        return None
+    try:
+        return Level(value)
+    except ValueError:
+        raise ValueError("one of none, " + ", ".join(Level)) from None
+
+
+def _statuses(value: Any) -> frozenset[Status]:  # noqa: ANN401
+    allowed = (Status.LOCALIZED, Status.SUSPECTED)
+    if not isinstance(value, list) or not set(map(str, value)) <= set(allowed):
+        raise ValueError("a list of localized and suspected")
+    return frozenset(map(Status, value))
+
+
+_POOL_KEYS: Mapping[str, Callable[[Any], Any]] = {
+    "mode": _one_of(Mode),
+    "at_least": _one_of(Level),
+    "at_most": _one_of(Level),
+    "isolate_as": _one_of(IsolateAs),
+}
+
+_KEYS: Mapping[str, Callable[[Any], Any]] = {
+    "job.settle_across_hosts_s": _positive,
+    "job.settle_limit_s": _positive,
+    "job.forget_after_s": _positive,
+    "job.missing_ranks_named": _count,
+    "isolation.mode": _one_of(Mode),
+    "isolation.act_on": _statuses,
+    "isolation.automatic_release": _flag,
+    "isolation.cool_down_s": _number,
+    "isolation.act_by_s": _positive,
+    "isolation.resend_s": _positive,
+    "isolation.resend_limit_s": _positive,
+    "isolation.failed_retries": _count,
+    "isolation.retry_failed_s": _positive,
+    "budget.window_s": _positive,
+    "budget.node_absolute": _number,
+    "budget.node_percent": _number,
+    "budget.link_absolute": _number,
+    "budget.switch_absolute": _number,
+    "budget.rack_absolute": _number,
+    "budget.card_costs": _one_of(CardCosts),
+    "fleet.nodes": _count,
+    "fleet.gpus_per_node": _cards,
+    **{f"levels.{cause}": _level_or_none for cause in Cause},
+}
+
+
+def _reader(key: str) -> Callable[[Any], Any] | None:
+    section, _, rest = key.partition(".")
+    if section == "hard_facts":
+        return _flag if rest in KNOWN_FACTS or _XID_FACT.match(rest) else None
+    if section == "pools":
+        name, _, setting = rest.rpartition(".")
+        return _POOL_KEYS.get(setting) if name else None
+    return _KEYS.get(key)
+
+
+def _line_of(text: str, key: str) -> int:
+    """The line where a dotted key, or the longest part of it that is written out, stands."""
+    header, best, best_length = "", 1, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if bare.startswith("["):
+            header = bare.strip("[] ").replace('"', "")
+            written = header
+        elif "=" in bare and not bare.startswith("#"):
+            own = bare.partition("=")[0].strip().replace('"', "")
+            written = f"{header}.{own}" if header else own
+        else:
+            continue
+        if (key == written or key.startswith(written + ".")) and len(written) > best_length:
+            best, best_length = number, len(written)
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A policy file while it is read: where it is, and its text for the line numbers."""
+
+    path: Path
+    text: str
+
+    def error(self, key: str, sentence: str) -> PolicyError:
+        line = _line_of(self.text, key)
+        return PolicyError(f"{self.path}, line {line}: {key}: {sentence}")
+
+    def entries(self, table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, _Entry]]:
+        for name, content in table.items():
+            key = f"{prefix}{name}"
+            if not isinstance(content, dict):
+                raise self.error(key, "an entry is a table with value, why and source")
+            if _PARTS & content.keys() or not content:
+                yield key, self._entry(key, content)
+            else:
+                yield from self.entries(content, key + ".")
+
+    def _entry(self, key: str, content: Mapping[str, Any]) -> _Entry:
+        reader = _reader(key)
+        if reader is None:
+            raise self.error(key, "no such key in a policy")
+        for name in content:
+            if name not in _PARTS:
+                raise self.error(f"{key}.{name}", "an entry has only value, why and source")
+        for name in ("value", "why", "source"):
+            if name not in content:
+                raise self.error(key, f"{name} is missing")
+        for name in ("why", "source"):
+            if not isinstance(content[name], str) or not content[name].strip():
+                raise self.error(f"{key}.{name}", "must be a sentence")
+        try:
+            value = reader(content["value"])
+        except ValueError as error:
+            raise self.error(
+                f"{key}.value", f"must be {error}, but is {content['value']!r}"
+            ) from None
+        return _Entry(value, Note(content["why"], content["source"]))
+
+
+def _read(path: Path) -> dict[str, _Entry]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{path}: is not UTF-8 text") from error
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise PolicyError(f"{path}: is not TOML: {error}") from error
+    return dict(_File(path, text).entries(table))
+
+
+def load(path: Path | None = None) -> Policy:
+    """Read the shipped policy, overridden entry by entry by the file at ``path``.
+
+    Raises PolicyError, one sentence with file, line and key, for anything that is not a policy.
+    """
+    entries = _read(SHIPPED)
+    if path is not None:
+        entries |= _read(path)
+    policy = _policy(entries)
+    for name, pool in policy.pools.items():
+        if list(Level).index(pool.at_least) > list(Level).index(pool.at_most):
+            raise PolicyError(
+                f"{path or SHIPPED}: pools.{name}: at_least {pool.at_least} is above "
+                f"at_most {pool.at_most}"
+            )
+    return policy
+
+
+def _policy(entries: Mapping[str, _Entry]) -> Policy:
+    def section(name: str) -> dict[str, Any]:
+        start = name + "."
+        return {k[len(start) :]: e.value for k, e in entries.items() if k.startswith(start)}
+
+    fleet = section("fleet")
+    return Policy(
+        hard_facts=frozenset(fact for fact, holds in section("hard_facts").items() if holds),
+        job=JobPolicy(**section("job")),
+        **section("isolation"),
+        levels=MappingProxyType({Cause(k): v for k, v in section("levels").items()}),
+        budget=Budget(
+            **section("budget"), fleet_nodes=fleet["nodes"], gpus_per_node=fleet["gpus_per_node"]
+        ),
+        pools=MappingProxyType(_pools(section("pools"))),
+        notes=MappingProxyType({key: entry.note for key, entry in entries.items()}),
+    )
+
+
+def _pools(values: Mapping[str, Any]) -> dict[str, Pool]:
+    by_pool: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        name, _, setting = key.rpartition(".")
+        by_pool.setdefault(name, {})[setting] = value
+    default = by_pool.get("default", {})
+    return {name: Pool(**(default | own)) for name, own in by_pool.items()}

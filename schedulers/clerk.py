@@ -25,7 +25,8 @@ _DETAIL = 2000  # characters of an ack's detail
 class Clerk:
     """Carries commands out through one adapter, at most ``attempts`` tries each.
 
-    ``retry_wait_s`` is the wait before the second try; it doubles with each.
+    ``retry_wait_s`` is the wait before the second try; it doubles with each. What failed is carried
+    out anew when it is sent again ``redo_failed_s`` after that: the isolation stage asks for it so.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Clerk:
     stop: Event
     attempts: int = 3
     retry_wait_s: float = 2.0
+    redo_failed_s: float = 20.0
 
     def handle(self, command: Command) -> Ack | None:
         """The ack of one command, after acting where that is called for.
@@ -42,7 +44,7 @@ class Clerk:
         None when ``stop`` was set in the middle: nothing may be committed then.
         """
         known = self.journal.find(command.id)
-        if known is not None and known.status is not None:
+        if known is not None and known.status is not None and not self._asked_anew(command, known):
             _LOG.info("command %s was %s before, answered again", command.id, known.status)
             return self._remembered(command, known)
         if known is None and (reason := _left_alone(command)):
@@ -59,21 +61,34 @@ class Clerk:
         else:
             if known is not None:
                 _LOG.warning(
-                    "command %s was interrupted in try %d and is carried out again",
+                    "command %s was %s in try %d and is carried out again",
                     command.id,
+                    known.status or "interrupted",
                     known.attempt,
                 )
-            if not self._carry_out(command, known.attempt if known else 0):
+            if not self._carry_out(command, known):
                 return None
         done = self.journal.find(command.id)
         assert done is not None
         return self._remembered(command, done)
 
-    def _carry_out(self, command: Command, before: int) -> bool:
+    def _asked_anew(self, command: Command, known: Entry) -> bool:
+        """Whether a failed command was sent again late enough to be a new request, and in time."""
+        if known.status is not AckStatus.FAILED or known.finished_at is None:
+            return False
+        now = self.clock()
+        since = (now - known.finished_at).total_seconds()
+        return since >= self.redo_failed_s and _late(command, now) is None
+
+    def _carry_out(self, command: Command, known: Entry | None) -> bool:
         """Try until done, hopeless or out of tries; False when stopped in the middle."""
         began = time.monotonic()
-        # An interrupted try was cut short by us, not by the scheduler: it always gets another.
-        last = max(self.attempts, before + 1)
+        before = known.attempt if known else 0
+        if known is not None and known.status is not None:
+            last = before + self.attempts
+        else:
+            # An interrupted try was cut short by us, not by the scheduler: it gets another.
+            last = max(self.attempts, before + 1)
         for attempt in range(before + 1, last + 1):
             self.journal.begin(command.id, attempt, self.clock())
             outcome = self._apply(command)

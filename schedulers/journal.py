@@ -99,12 +99,13 @@ class Journal:
         """Write that an attempt begins, before it does."""
         self._database.execute(
             "insert into commands (id, attempt, begun_at) values (?, ?, ?) "
-            "on conflict (id) do update set attempt = excluded.attempt",
+            "on conflict (id) do update set attempt = excluded.attempt, status = null, "
+            "finished_at = null",
             (command, attempt, at.isoformat()),
         )
 
     def finish(self, command: str, outcome: Outcome, at: datetime, took_ms: int) -> None:
-        """Write how the last attempt went; it is then never carried out again."""
+        """Write how the last attempt went; what is done is never carried out again."""
         self._database.execute(
             "update commands set finished_at = ?, status = ?, detail = ?, exit_code = ?, "
             "took_ms = ? where id = ?",

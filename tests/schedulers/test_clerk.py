@@ -110,6 +110,33 @@ def test_a_failure_that_stays_is_failed_after_the_last_try_and_remembered(
     assert site.asked == ["c1"] * 3
 
 
+def test_what_failed_is_carried_out_anew_when_it_is_sent_again_later(
+    command: Build, journal: Journal, clock: Clock
+) -> None:
+    site = Site(answers=[FAILED] * 3)
+    clerk = _clerk(site, journal, clock)
+    assert _ack(clerk.handle(command())).status is AckStatus.FAILED
+    clock.at += timedelta(seconds=19)
+    assert _ack(clerk.handle(command())).status is AckStatus.FAILED
+    assert len(site.asked) == 3
+    clock.at += timedelta(seconds=1)
+    again = _ack(clerk.handle(command()))
+    assert (again.status, again.attempt) == (AckStatus.DONE, 4)
+    assert _ack(clerk.handle(command())).id == again.id
+    assert len(site.asked) == 4
+
+
+def test_what_failed_is_not_carried_out_anew_after_its_time(
+    command: Build, journal: Journal, clock: Clock
+) -> None:
+    site = Site(answers=[FAILED] * 3)
+    clerk = _clerk(site, journal, clock)
+    clerk.handle(command())
+    clock.at += timedelta(minutes=6)
+    assert _ack(clerk.handle(command())).status is AckStatus.FAILED
+    assert len(site.asked) == 3
+
+
 def test_a_hopeless_failure_is_not_tried_again(
     command: Build, journal: Journal, clock: Clock
 ) -> None:

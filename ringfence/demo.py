@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Demo", "DemoError", "Result"]
 
-_SQL = "select host, pci, code, count(*) as records, min(at) as first from xids group by all"
+_SQL = (
+    "select host, pci, code, sum(count) as lines, min(event_at) as first_at "
+    "from xids group by all order by first_at"
+)
 
 _SETTINGS = """\
 [kafka]
@@ -240,8 +243,8 @@ def _moments(script: list[Write]) -> Iterator[list[Write]]:
 def _tell(console: Console, record: Verdict | Command | Ack) -> None:
     if isinstance(record, Verdict):
         if record.explained_by:
-            console.print("[green]planned[/], nothing to do:", end=" ")
-        show.verdict(console, record)
+            console.print("[green]planned[/], commands nothing:", end=" ")
+        show.headline(console, record)
     elif isinstance(record, Command):
         show.command(console, record)
     else:

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from ringfence.triage import Triage
     from warehouse.why import Why
 
-__all__ = ["as_json_line", "command", "domain", "one_line", "table", "triage", "verdict", "why"]
+__all__ = [
+    "ack",
+    "as_json_line",
+    "command",
+    "domain",
+    "headline",
+    "one_line",
+    "table",
+    "triage",
+    "verdict",
+    "why",
+]
 
 _COLOUR = {
     Status.LOCALIZED: "bold red",
@@ -75,20 +86,25 @@ def _rank(part: Domain) -> str | None:
     return None if part.rank is None else f"rank {part.rank}"
 
 
-def verdict(console: Console, one: Verdict) -> None:
-    """A verdict: what, where, why, who said so, and what would settle it."""
+def headline(console: Console, one: Verdict) -> None:
+    """A verdict in two lines: what and where, and why."""
     colour = _COLOUR[one.status]
-    console.print(
+    _print(
+        console,
         f"[{colour}]{one.status}[/] [bold]{one.cause}[/]: {escape(domain(one.domain))}"
         f"  confidence {one.confidence:.2f}",
-        highlight=False,
     )
     _say(console, one.reason)
+
+
+def verdict(console: Console, one: Verdict) -> None:
+    """A verdict whole: what, where, why, who said so, and what would settle it."""
+    headline(console, one)
     for said in one.testimony:
         words = f": {said.words}" if said.words else ""
         _say(console, f"{said.witness:<10} {said.says} ({said.weight:.2f}){words}")
     for ref in one.evidence[:_EVIDENCE_SHOWN]:
-        where = f"{ref.file}:{ref.line}" if ref.file else ref.source
+        where = f"{ref.file}:{ref.line or ''}" if ref.file else ref.source
         _say(console, f"{_time(ref.at)} {where}  {ref.text}", style="dim")
     if len(one.evidence) > _EVIDENCE_SHOWN:
         _say(console, f"and {len(one.evidence) - _EVIDENCE_SHOWN} more records", style="dim")
@@ -104,19 +120,15 @@ def command(console: Console, one: Command) -> None:
     """A command, with the reason when it is not to be carried out."""
     mark = " [dim](dry run)[/]" if one.dry_run else ""
     mark += f" [yellow](held: {escape(one.held)})[/]" if one.held else ""
-    console.print(
-        f"[bold]{one.action} ({one.level})[/]{mark}: {escape(domain(one.domain))}  "
-        f"command {one.id}",
-        highlight=False,
-    )
+    where = escape(domain(one.domain))
+    _print(console, f"[bold]{one.action} ({one.level})[/]{mark}: {where}  command {one.id}")
     _say(console, one.reason)
 
 
 def ack(console: Console, one: Ack) -> None:
     """An ack."""
-    console.print(
-        f"[bold green]ack[/] {one.status} by {escape(one.scheduler)}: command {one.command}"
-    )
+    scheduler = escape(one.scheduler)
+    _print(console, f"[bold green]ack[/] {one.status} by {scheduler}: command {one.command}")
 
 
 def triage(console: Console, found: "Triage") -> None:
@@ -142,7 +154,12 @@ def why(console: Console, found: "Why") -> None:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(f"  {escape(text)}", style=style, highlight=False, soft_wrap=True)
+    """One line of what somebody wrote, as it is: no markup, and cut only by the terminal."""
+    _print(console, escape("  " + " ".join(text.split())), style)
+
+
+def _print(console: Console, markup: str, style: str | None = None) -> None:
+    console.print(markup, style=style, highlight=False, soft_wrap=True)
 
 
 def _time(at: datetime | None) -> str:

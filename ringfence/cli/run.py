@@ -1,6 +1,7 @@
 """Subcommands that run parts: the demo, everything here, or one part."""
 
 import json
+import logging
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +40,8 @@ def demo(
 ) -> None:
     """Play a recorded incident through every part, live, and show what is found."""
     module = need("ringfence.demo", "agent,streams,warehouse,schedulers,embedded")
+    for name in (None, "kafka"):  # the screen belongs to what is found
+        logging.getLogger(name).setLevel(logging.ERROR)
     play = module.Demo(bootstrap=bootstrap, seed=seed, keep=keep, within_s=within)
     console = Console(stderr=as_json)
     with one_sentence(module.DemoError):

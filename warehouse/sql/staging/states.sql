@@ -1,0 +1,11 @@
+-- Desired state of domains with their holds, every change.
+-- As stored: a record that was sent twice is here twice, with the same id.
+create view staging.states as
+select * exclude (undecodable, undecodable_value)
+from read_parquet(
+    getvariable('root') || '/states/*/*.parquet',
+    union_by_name = true,
+    hive_partitioning = true,
+    hive_types = {'day': date}
+)
+where starts_with(schema, 'state/');

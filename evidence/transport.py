@@ -11,7 +11,8 @@ class Kafka:
     """One cluster: where it is, how to speak to it, and how our topics are named there.
 
     ``partitions`` is the shared count of the host-, job- and subnet-keyed topics. TLS and SASL are
-    used when ``security_protocol`` says so (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL).
+    used when ``security_protocol`` says so (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL). A part that
+    starts waits ``start_within_s`` for a cluster that is not there yet.
     """
 
     bootstrap: str = "127.0.0.1:9092"
@@ -25,6 +26,7 @@ class Kafka:
     ssl_cafile: str | None = None
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
+    start_within_s: float = 30.0
 
     def topic(self, name: str) -> str:
         """The full name of a topic given its short one."""

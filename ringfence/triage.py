@@ -108,7 +108,12 @@ def _records(log: Log, now: datetime) -> Iterator[tuple[str, str, Struct, dateti
     records: Iterator[KernelRecord] | Iterator[NcclRecord]
     if log.kind is LogKind.KERNEL:
         records = kernel.parse_stream(
-            log.lines(), host=log.host, now=now, file=log.file, coalesce=True
+            log.lines(),
+            host=log.host,
+            now=now,
+            file=log.file,
+            coalesce=True,
+            keep_other=False,
         )
     else:
         records = nccl.parse_stream(log.lines(), job=log.job, host=log.host, now=now, file=log.file)

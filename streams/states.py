@@ -1,0 +1,164 @@
+"""The state of every key of one stage: live objects in memory, a Faust table behind them.
+
+The table is written by `write`, after the outputs that go with a state are acknowledged; what is
+in memory may be ahead of it. A key belongs to the partition its records came from.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from streams.stage import Stage
+
+__all__ = ["Kept", "Live", "StateTooLargeError", "States", "read_kept"]
+
+_LOG = logging.getLogger(__name__)
+_ENCODER = msgspec.json.Encoder()
+_DECODER: msgspec.json.Decoder["Kept"]
+#: A key whose step failed on a tick is asked again after this long, not on every tick.
+_RETRY = timedelta(seconds=60)
+
+
+class StateTooLargeError(ValueError):
+    """A step made a state that no changelog message can hold."""
+
+
+class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One key in the table: its state, its partition, and what it has seen of each topic.
+
+    ``seen`` has the offset last applied per input topic (short name): a record at or below it is
+    a redelivery.
+    """
+
+    partition: int
+    state: Raw
+    seen: dict[str, int] = {}
+
+
+_DECODER = msgspec.json.Decoder(Kept)
+
+
+def read_kept(value: bytes) -> Kept:
+    """Decode one table value; raises msgspec.MsgspecError."""
+    return _DECODER.decode(value)
+
+
+@dataclass(slots=True)
+class Live:
+    """One key in memory."""
+
+    partition: int
+    state: Any
+    seen: dict[str, int] = field(default_factory=dict)
+
+
+class States:
+    """All keys of one stage in this worker's partitions, and when each wants a tick."""
+
+    def __init__(self, stage: Stage[Any], max_bytes: int) -> None:
+        self._stage = stage
+        self._begin = stage.begin or stage.state
+        self._max_bytes = max_bytes
+        self._read_state = msgspec.json.Decoder(stage.state).decode
+        self._live: dict[bytes, Live] = {}
+        self._due: dict[int, dict[bytes, datetime]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def of(self, key: bytes, partition: int) -> Live:
+        """The state of a key, empty when it has none yet (and then not remembered)."""
+        live = self._live.get(key)
+        return Live(partition, self._begin()) if live is None else live
+
+    def advance(self, key: bytes, live: Live, state: Any) -> bytes | None:  # noqa: ANN401
+        """Make ``state`` the key's own and note when it is due.
+
+        Returns the table's value for it, or None for a state of None: the key is forgotten. Raises
+        StateTooLargeError and changes nothing when it cannot be kept.
+        """
+        if state is None:
+            self.forget(key, live.partition)
+            return None
+        self._stage.due(state)  # a state that cannot say when it is due is refused here
+        value = _ENCODER.encode(
+            Kept(partition=live.partition, state=Raw(_ENCODER.encode(state)), seen=live.seen)
+        )
+        if len(value) > self._max_bytes:
+            raise StateTooLargeError(
+                f"the state of {key!r} has {len(value)} bytes, {self._max_bytes} can be kept"
+            )
+        live.state = state
+        self.remember(key, live)
+        return value
+
+    def remember(self, key: bytes, live: Live) -> None:
+        """Keep a key in memory and note when it is due (also when its state did not change)."""
+        self._live[key] = live
+        due = self._stage.due(live.state)
+        if due is None:
+            self._due[live.partition].pop(key, None)
+        else:
+            self._due[live.partition][key] = due
+
+    def forget(self, key: bytes, partition: int) -> None:
+        """Drop a key from memory."""
+        self._live.pop(key, None)
+        self._due[partition].pop(key, None)
+
+    def due(self, partition: int, now: datetime) -> list[bytes]:
+        """The keys of a partition that want to be stepped with a tick at ``now``, oldest first."""
+        waiting = [(due, key) for key, due in self._due[partition].items() if due <= now]
+        return [key for _, key in sorted(waiting)]
+
+    def postpone(self, key: bytes, partition: int, now: datetime) -> None:
+        """Ask a key again in a minute: its step failed on a tick and would on the next one."""
+        self._due[partition][key] = now + _RETRY
+
+    def restore(
+        self,
+        table: Mapping[bytes, bytes],
+        partitions: Collection[int],
+        ends: Mapping[tuple[str, int], int],
+    ) -> Iterator[bytes]:
+        """Fill memory from the recovered table; yields the keys of other workers' partitions.
+
+        ``ends`` has the end offset of each (short topic name, partition): an offset seen at or
+        beyond it is of a topic that was deleted and made anew, and is not held against its records.
+        """
+        self._live.clear()
+        self._due.clear()
+        for key, value in table.items():
+            try:
+                kept = _DECODER.decode(value)
+                if kept.partition not in partitions:
+                    yield key
+                    continue
+                state = self._read_state(kept.state)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                _LOG.error(
+                    "%s stage: the kept state of %r cannot be read and starts anew: %s",
+                    self._stage.name,
+                    key,
+                    error,
+                )
+                continue
+            seen = {
+                topic: offset
+                for topic, offset in kept.seen.items()
+                if offset < ends.get((topic, kept.partition), offset + 1)
+            }
+            if seen != kept.seen:
+                _LOG.warning(
+                    "%s stage: topics of %r were made anew since its state was kept: %s",
+                    self._stage.name,
+                    key,
+                    ", ".join(sorted(kept.seen.keys() - seen.keys())),
+                )
+            self.remember(key, Live(kept.partition, state, seen))

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from evidence.topics import TOPICS, Key, Topic
 from evidence.transport import Kafka
@@ -34,13 +34,15 @@ class ClusterError(Exception):
     """Kafka is not there or refuses our topics; the message is one sentence for the operator."""
 
 
-def ensure_topics(kafka: Kafka, *, timeout_s: float = 30.0) -> list[str]:
+def ensure_topics(kafka: Kafka, *, timeout_s: float | None = None) -> list[str]:
     """Create the topics that are missing and wait until they can be used; returns their names.
 
-    Idempotent, and safe when two processes do it at once. Topics that exist are left as they are:
+    ``timeout_s`` None is ``kafka.start_within_s``. Idempotent, and safe when two processes do it
+    at once. Topics that exist are left as they are:
     `check_topics` says what is wrong with them. A topic setting the broker refuses is left out,
     with a line at debug level. Raises ClusterError when Kafka is not there or refuses a topic.
     """
+    timeout_s = kafka.start_within_s if timeout_s is None else timeout_s
     with _admin(kafka, timeout_s) as admin:
         there = {found["name"] for found in _described(admin, kafka)}
         missing = [topic for topic in TOPICS.values() if topic.full_name(kafka.prefix) not in there]
@@ -90,10 +92,17 @@ def _admin(kafka: Kafka, timeout_s: float) -> Iterator[KafkaAdminClient]:
     milliseconds = int(timeout_s * 1000)
     try:
         admin = KafkaAdminClient(
-            **kafka.client(), client_id="ringfence-admin", bootstrap_timeout_ms=milliseconds
+            **kafka.client(),
+            client_id="ringfence-admin",
+            bootstrap_timeout_ms=milliseconds,
+            reconnect_backoff_max_ms=1000,  # the default backs off past the time there is
         )
+    except KafkaTimeoutError as error:
+        raise ClusterError(
+            f"No Kafka answers at {kafka.bootstrap} within {timeout_s:g} s."
+        ) from error
     except (KafkaError, OSError) as error:
-        raise ClusterError(f"No Kafka answers at {kafka.bootstrap}: {error}") from error
+        raise ClusterError(f"Kafka at {kafka.bootstrap} cannot be used: {error}") from error
     try:
         yield admin
     except KafkaError as error:

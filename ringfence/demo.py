@@ -6,6 +6,7 @@ played. It passes when what came out is what was played, and nothing else.
 
 import contextlib
 import dataclasses
+import os
 import shlex
 import tempfile
 import threading
@@ -27,6 +28,7 @@ from ringfence.cluster import ClusterError, ensure_topics
 from ringfence.embedded import BrokerError, EmbeddedBroker
 from ringfence.incident import Incident, Write
 from ringfence.parts import Parts
+from ringfence.settings import SettingsError, check_bootstrap
 from ringfence.story import Story, watch
 from ringfence.supervise import Supervisor
 from warehouse.query import WarehouseError, query
@@ -106,7 +108,7 @@ class Result:
             "software": msgspec.to_builtins(story.software_verdict()),
             "reset": msgspec.to_builtins(story.reset_verdict()),
             "why": msgspec.to_builtins(self.why),
-            "sql": self.rows,
+            "sql": msgspec.to_builtins(self.rows),
         }
 
 
@@ -137,7 +139,9 @@ class Demo:
             incident = Incident(folder / "cluster", datetime.now(UTC), self._seed)
             kafka = self._kafka(held, folder)
             settings = _write_settings(folder, kafka)
-            supervisor = held.enter_context(Supervisor(folder / "logs", say=console.print))
+            supervisor = held.enter_context(
+                Supervisor(folder / "logs", say=console.print, environ=_own_environ())
+            )
             _start(supervisor, Parts(folder, kafka.bootstrap, settings), incident, folder)
             _introduce(console, incident, supervisor)
             player = threading.Thread(target=_play, args=(incident, kafka), daemon=True)
@@ -155,7 +159,10 @@ class Demo:
     def _folder(self, held: contextlib.ExitStack) -> Path:
         if self._keep is None:
             return Path(held.enter_context(tempfile.TemporaryDirectory(prefix="ringfence-demo-")))
-        self._keep.mkdir(parents=True, exist_ok=True)
+        try:
+            self._keep.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DemoError(f"{self._keep} cannot be used: {error.strerror}.") from error
         return self._keep.absolute()
 
     def _kafka(self, held: contextlib.ExitStack, folder: Path) -> Kafka:
@@ -165,11 +172,17 @@ class Demo:
             if bootstrap is None:
                 broker = EmbeddedBroker(log=folder / "broker.log")
                 bootstrap = held.enter_context(broker).bootstrap
+            check_bootstrap(bootstrap)
             kafka = Kafka(bootstrap=bootstrap, prefix=f"demo-{uuid4().hex[:8]}.")
-            ensure_topics(kafka)
-        except (BrokerError, ClusterError) as error:
+            ensure_topics(kafka, timeout_s=min(kafka.start_within_s, self._within_s))
+        except (BrokerError, ClusterError, SettingsError) as error:
             raise DemoError(str(error)) from error
         return kafka
+
+
+def _own_environ() -> dict[str, str]:
+    """The environment without settings of ours: they would win over the demo's own."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("RINGFENCE_")}
 
 
 def _write_settings(folder: Path, kafka: Kafka) -> Path:

@@ -4,7 +4,7 @@ import getpass
 from datetime import datetime
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 from msgspec import Struct
 
 from evidence.decisions import Domain, DomainKind, Level, Request, RequestAction
@@ -16,7 +16,8 @@ from evidence.wire import encode
 
 __all__ = ["DeskError", "context_record", "domain", "request", "send"]
 
-_SEND_WITHIN_S = 15
+#: A person waits for it.
+_SEND_WITHIN_S = 15.0
 
 
 class DeskError(ValueError):
@@ -113,15 +114,24 @@ def _pci(text: str) -> str:
 
 def send(kafka: Kafka, topic: str, key: str | None, record: Struct) -> None:
     """Send one record and wait until the broker has it. Raises DeskError when it does not."""
+    within_s = min(_SEND_WITHIN_S, kafka.start_within_s)
+    name = kafka.topic(topic)
     try:
-        producer = KafkaProducer(**kafka.client(), acks="all")
-        try:
-            name = kafka.topic(topic)
-            sent = producer.send(
-                name, key=key.encode() if key else CLUSTER_KEY, value=encode(record)
-            )
-            sent.get(timeout=_SEND_WITHIN_S)
-        finally:
-            producer.close(timeout=1)
+        producer = KafkaProducer(
+            **kafka.client(),
+            acks="all",
+            bootstrap_timeout_ms=int(within_s * 1000),
+            reconnect_backoff_max_ms=1000,
+            max_block_ms=int(within_s * 1000),
+        )
+    except KafkaTimeoutError as error:
+        raise DeskError(f"No Kafka answers at {kafka.bootstrap} within {within_s:g} s.") from error
+    except (KafkaError, OSError) as error:
+        raise DeskError(f"Kafka at {kafka.bootstrap} cannot be used: {error}") from error
+    try:
+        sent = producer.send(name, key=key.encode() if key else CLUSTER_KEY, value=encode(record))
+        sent.get(timeout=_SEND_WITHIN_S)
     except KafkaError as error:
         raise DeskError(f"Kafka at {kafka.bootstrap} did not take it: {error}") from error
+    finally:
+        producer.close(timeout=1)

@@ -106,7 +106,9 @@ def _member(path: Path, member: str) -> Iterator[bytes]:
 
 
 def read(stream: IO[bytes]) -> Iterator[bytes]:
-    """Lines of a stream, unzipped when it is gzip, none longer than 1 MiB; closes it at the end.
+    """Lines of a stream, unzipped when it is gzip; closes it at the end.
+
+    Of a line longer than 1 MiB only that much: the rest of it is passed over.
 
     Raises one of READ_ERRORS where a compressed stream is damaged or cut.
     """
@@ -140,9 +142,10 @@ _MAX_LINE = 1 << 20
 
 
 def _lines(stream: "IO[bytes] | gzip.GzipFile | io.BufferedReader") -> Iterator[bytes]:
-    """Lines of bounded length: an endless one comes in pieces of 1 MiB."""
     while line := stream.readline(_MAX_LINE):
         yield line
+        while len(line) == _MAX_LINE and not line.endswith(b"\n"):
+            line = stream.readline(_MAX_LINE)
 
 
 def _log(

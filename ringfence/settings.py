@@ -5,6 +5,7 @@ Read once at the front door and passed down as frozen dataclasses; no part impor
 
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,12 +17,17 @@ import msgspec
 
 from evidence.transport import Kafka
 
-__all__ = ["Settings", "SettingsError", "load"]
+__all__ = ["Settings", "SettingsError", "check_bootstrap", "load"]
 
 _Config = TypeVar("_Config")
 
 #: Sections of the file, and so the middle word of a variable: RINGFENCE_KAFKA_BOOTSTRAP.
 SECTIONS = ("kafka", "agent", "worker", "sink", "scheduler")
+
+
+# `kafka-1:9092`, `10.1.2.3`, `[fd00::12]:9093`
+_BROKER = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\],/]+)(?::(?P<port>\d{1,5}))?")
+_LAST_PORT = 65_535
 
 
 class SettingsError(ValueError):
@@ -37,8 +43,10 @@ class Settings:
 
     @property
     def kafka(self) -> Kafka:
-        """The cluster every part speaks to."""
-        return self.build(Kafka, "kafka")
+        """The cluster every part speaks to; raises SettingsError like `build`."""
+        kafka = self.build(Kafka, "kafka")
+        check_bootstrap(kafka.bootstrap)
+        return kafka
 
     @property
     def warehouse(self) -> Path:
@@ -62,6 +70,14 @@ class Settings:
             return msgspec.convert(values, config, strict=False, dec_hook=_decode)
         except msgspec.ValidationError as error:
             raise SettingsError(f"[{section}] {error}") from error
+
+
+def check_bootstrap(brokers: str) -> None:
+    """Raise SettingsError where a list of brokers is not HOST:PORT with commas between."""
+    for broker in brokers.split(","):
+        found = _BROKER.fullmatch(broker.strip())
+        if found is None or not 0 < int(found["port"] or 1) <= _LAST_PORT:
+            raise SettingsError(f"[kafka] bootstrap: {broker!r} is not HOST:PORT")
 
 
 def load(

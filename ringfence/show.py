@@ -24,6 +24,7 @@ __all__ = [
     "domain",
     "headline",
     "one_line",
+    "screen",
     "table",
     "triage",
     "verdict",
@@ -39,6 +40,11 @@ _COLOUR = {
     Status.RECOVERED: "green",
 }
 _VICTIMS_SHOWN, _EVIDENCE_SHOWN = 8, 6
+
+
+def screen(*, stderr: bool = False) -> Console:
+    """Where things are shown, as they are: to rich, the ``:ab:`` of an address is a picture."""
+    return Console(stderr=stderr, emoji=False)
 
 
 def as_json_line(record: Struct) -> str:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self
@@ -41,7 +41,8 @@ class Part:
 class Supervisor:
     """Keeps parts running until `stop`; used as a context manager.
 
-    ``say`` is told in one sentence when a part dies or is restarted.
+    ``say`` is told in one sentence when a part dies or is restarted. ``environ`` None passes on
+    our own environment.
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class Supervisor:
         logs: Path,
         say: Callable[[str], None] = _LOG.warning,
         stop_within_s: float = 10.0,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._logs = logs
         self._say = say
         self._stop_within_s = stop_within_s
+        self._environ = os.environ if environ is None else environ
         self._parts: list[Part] = []
         self._stopping = threading.Event()
         self._stopped = threading.Event()
@@ -122,7 +125,7 @@ class Supervisor:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=die_with_parent(),  # noqa: PLW1509 (one system call, bound before the fork)
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env={**self._environ, "PYTHONUNBUFFERED": "1"},
         )
         part.started = time.monotonic()
 

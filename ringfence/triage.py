@@ -77,9 +77,10 @@ def triage(path: Path, rules: Rules, now: datetime) -> Triage:
 
 # kern  :warn  : 2026-02-03T04:05:06,789012+00:00 nvidia-peermem ...
 # [  811.120031] pcieport ... / Feb  3 04:05:06 n1 kernel: ... / <4>nvme nvme0: ...
+# [Tue Feb  3 04:05:06 2026] pcieport ...
 _KERNEL_SHAPE = re.compile(
     rb"^(?:kern\s*:\w+\s*:|\[\s*\d+\.\d{6}\]|<\d+>|\d{4}-\d\d-\d\dT[\d:]+[,.]\d+[+-]\d\d:?\d\d )"
-    rb"|\bkernel: "
+    rb"|^\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] |\bkernel: "
 )
 
 

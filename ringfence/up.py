@@ -6,9 +6,8 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from evidence.transport import Kafka
+from ringfence import show
 from ringfence.cluster import ClusterError, ensure_topics
 from ringfence.embedded import BrokerError, EmbeddedBroker
 from ringfence.parts import Parts
@@ -32,11 +31,17 @@ def up(
 ) -> None:
     """Start broker (unless settings name one), worker, sink, agent and scheduler; wait for stop.
 
-    Raises UpError when the broker or the topics cannot be had.
+    Raises UpError when the folder, the broker or the topics cannot be had.
     """
-    console = Console()
+    console = show.screen()
     data = settings.data.absolute()
-    data.mkdir(parents=True, exist_ok=True)
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        carry_out = None if program is None else shlex.split(program)
+    except OSError as error:
+        raise UpError(f"The data folder {data} cannot be used: {error.strerror}.") from error
+    except ValueError as error:
+        raise UpError(f"{program!r} is no command line: {error}.") from error
     with contextlib.ExitStack() as held:
         bootstrap = settings.sections["kafka"].get("bootstrap")
         try:
@@ -57,8 +62,8 @@ def up(
         supervisor.start("sink", parts.sink())
         if agent:
             supervisor.start("agent", parts.agent())
-        if program is not None:
-            supervisor.start("scheduler", parts.scheduler_exec(shlex.split(program)))
+        if carry_out is not None:
+            supervisor.start("scheduler", parts.scheduler_exec(carry_out))
         names = ", ".join(part.name for part in supervisor.parts)
         console.print(f"Running: {names}. Files in {data}. Ctrl-C stops all.", soft_wrap=True)
         stop.wait()

@@ -104,6 +104,7 @@ def _clients(config: SchedulerConfig) -> tuple[KafkaConsumer, KafkaProducer]:
     common = config.kafka.client() | {
         "client_id": f"ringfence-{config.name}",
         "bootstrap_timeout_ms": int(config.start_within_s * 1000),
+        "reconnect_backoff_max_ms": 1000,  # a broker that is back is found within a second
     }
     try:
         producer = KafkaProducer(

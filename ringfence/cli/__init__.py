@@ -5,6 +5,7 @@ unreadable input, with one sentence on stderr.
 """
 
 import logging
+import ssl
 import sys
 from pathlib import Path
 
@@ -16,20 +17,43 @@ from ringfence.cli.front import Front
 __all__ = ["main"]
 
 
+_LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
 def _log_to_stderr(level: str) -> None:
     logging.basicConfig(
         level=level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    # kafka-python tells of every connection attempt; its warnings are enough.
-    logging.getLogger("kafka").setLevel(logging.WARNING)
+    if level != "debug":
+        logging.getLogger("kafka").setLevel(logging.WARNING)
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_worth_a_line)
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether a line is more than one of kafka-python's many about one refused connection.
+
+    Each part says itself that its broker is gone. What no exception of its tells is why TLS failed.
+    """
+    if not record.name.startswith("kafka.net"):
+        return True
+    return isinstance(record.args, tuple) and any(
+        isinstance(one, ssl.SSLError) for one in record.args
+    )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--config", type=click.Path(path_type=Path), help="Settings file (TOML).")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder for everything kept.")
-@click.option("--log-level", default="info", show_default=True, help="Least level that is logged.")
+@click.option(
+    "--log-level",
+    type=click.Choice(_LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="Least level that is logged.",
+)
 @click.version_option(package_name="ringfence")
 @click.pass_context
 def main(context: click.Context, config: Path | None, data: Path | None, log_level: str) -> None:

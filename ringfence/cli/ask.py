@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import click
-from rich.console import Console
 
 from ringfence import logs, show
 from ringfence.cli.front import FAULT, JSON, Front, Unreadable, need, one_sentence
@@ -26,22 +25,21 @@ __all__ = ["parse", "sql", "triage", "why"]
 def parse(kind: str, file: IO[bytes], host: str | None, job: str, coalesce: bool) -> None:
     """Parse a log into NDJSON, one record a line."""
     now, lines = datetime.now(UTC), logs.read(file)
+    name = getattr(file, "name", "<stdin>")
     records: Iterator[Any]
     if kind == "kernel":
         kernel = importlib.import_module("collectors.kernel")
-        records = kernel.parse_stream(lines, host=host, now=now, file=file.name, coalesce=coalesce)
+        records = kernel.parse_stream(lines, host=host, now=now, file=name, coalesce=coalesce)
     else:
         nccl = importlib.import_module("collectors.nccl")
-        records = nccl.parse_stream(
-            lines, job=job, host=host, now=now, file=file.name, keep_other=True
-        )
+        records = nccl.parse_stream(lines, job=job, host=host, now=now, file=name, keep_other=True)
     try:
         for record in records:
             click.echo(show.as_json_line(record))
     except logs.READ_ERRORS as error:
         if isinstance(error, BrokenPipeError):
             raise
-        raise Unreadable(f"{file.name}: broke off: {error}") from error
+        raise Unreadable(f"{name}: broke off: {error}") from error
 
 
 @click.command()
@@ -59,10 +57,11 @@ def triage(path: Path, policy: Path | None, thresholds: Path | None, as_json: bo
         found = module.triage(path, rules, datetime.now(UTC))
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))
-    else:
-        show.triage(Console(), found)
-    if not found.read and found.unread:
-        raise Unreadable(f"{path}: nothing readable ({found.unread[0].reason})")
+    elif found.read:
+        show.triage(show.screen(), found)
+    if not found.read:
+        reason = found.unread[0].reason if found.unread else "no file"
+        raise Unreadable(f"{path}: nothing readable ({reason})")
     sys.exit(FAULT if found.faulty else 0)
 
 
@@ -79,7 +78,7 @@ def sql(context: Front, statement: str, as_json: bool) -> None:
         for row in rows:
             click.echo(json.dumps(dict(zip(columns, row, strict=True)), default=str))
     else:
-        show.table(Console(), columns, rows)
+        show.table(show.screen(), columns, rows)
 
 
 @click.command()
@@ -97,4 +96,4 @@ def why(context: Front, command_id: str, as_json: bool) -> None:
     if as_json:
         click.echo(show.as_json_line(found))
     else:
-        show.why(Console(), found)
+        show.why(show.screen(), found)

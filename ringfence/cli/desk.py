@@ -4,9 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from ringfence.cli.front import BOOTSTRAP, Front, need, one_sentence
+from ringfence.cli.front import BOOTSTRAP, Bounded, Front, need, one_sentence
 
 __all__ = ["announce", "isolate", "release"]
+
+MINUTES = Bounded(min=0, min_open=True, max=366 * 24 * 60)
 
 
 @click.command()
@@ -14,7 +16,9 @@ __all__ = ["announce", "isolate", "release"]
 @click.argument("kind")
 @click.option("--host", required=True, help="The host it concerns.")
 @click.option("--gpu", "pci", help="The one GPU it concerns (PCI address).")
-@click.option("--for", "minutes", type=float, default=10, show_default=True, help="Minutes.")
+@click.option(
+    "--for", "minutes", type=MINUTES, default=10, show_default=True, help="Minutes (to a year)."
+)
 @click.option("--by", help="Who announces it.")
 @click.option("--reason", help="Why.")
 @click.option("--ended", is_flag=True, help="It is over.")

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ __all__ = [
     "BOOTSTRAP",
     "FAULT",
     "JSON",
+    "Bounded",
     "Front",
     "Unreadable",
     "build",
@@ -33,6 +35,22 @@ BOOTSTRAP = click.option(
     "--bootstrap", metavar="HOST:PORT", help="Kafka brokers [RINGFENCE_KAFKA_BOOTSTRAP]."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class Bounded(click.FloatRange):
+    """A number within bounds; not-a-number, which compares with none, is without."""
+
+    def convert(
+        self,
+        value: object,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> float:
+        """Check and return the number."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
 
 
 class Unreadable(click.ClickException):
@@ -61,11 +79,13 @@ class Front:
     data: Path | None
 
     def settings(self, **flags: dict[str, object]) -> Settings:
-        """Settings with this call's flags, one mapping a section."""
+        """Settings with this call's flags, one mapping a section; Kafka's are checked."""
         try:
-            return load(self.file, self.data, flags=flags)
+            settings = load(self.file, self.data, flags=flags)
+            _ = settings.kafka
         except SettingsError as error:
             raise Unreadable(str(error)) from error
+        return settings
 
 
 def build(settings: Settings, config: Callable[..., Any], section: str, **given: object) -> Any:  # noqa: ANN401

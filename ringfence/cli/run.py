@@ -7,13 +7,13 @@ from pathlib import Path
 from types import ModuleType
 
 import click
-from rich.console import Console
 
 from ringfence import show
 from ringfence.cli.front import (
     BOOTSTRAP,
     FAULT,
     JSON,
+    Bounded,
     Front,
     build,
     need,
@@ -24,12 +24,14 @@ from ringfence.settings import Settings
 
 __all__ = ["agent", "demo", "scheduler", "sink", "up", "worker"]
 
+SECONDS = Bounded(min=0, min_open=True, max=24 * 3600)
+
 
 @click.command()
 @click.option("--bootstrap", metavar="HOST:PORT", help="A broker to use instead of the embedded.")
 @click.option("--seed", type=int, help="Draw the same incident again.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep what the run wrote here.")
-@click.option("--within", type=float, default=60, show_default=True, help="Seconds to end in.")
+@click.option("--within", type=SECONDS, default=60, show_default=True, help="Seconds to end in.")
 @JSON
 def demo(
     bootstrap: str | None,
@@ -43,7 +45,7 @@ def demo(
     for name in (None, "kafka"):  # the screen belongs to what is found
         logging.getLogger(name).setLevel(logging.ERROR)
     play = module.Demo(bootstrap=bootstrap, seed=seed, keep=keep, within_s=within)
-    console = Console(stderr=as_json)
+    console = show.screen(stderr=as_json)
     with one_sentence(module.DemoError):
         result = play.run(console)
     if as_json:
@@ -115,7 +117,7 @@ def worker(context: Front, bootstrap: str | None) -> None:
         state_dir=settings.sections["worker"].get("state_dir", settings.data / "worker"),
     )
     _ensure(cluster, settings)
-    with one_sentence(streams.StreamsError, ValueError):
+    with one_sentence(streams.StreamsError, ValueError, OSError):
         module.run(config)
 
 
@@ -145,7 +147,7 @@ def scheduler() -> None:
 @scheduler.command(name="exec")
 @BOOTSTRAP
 @click.option("--name", help="Name of this scheduler in its acks (default: exec).")
-@click.option("--timeout", type=float, default=60, show_default=True, help="Seconds a call has.")
+@click.option("--timeout", type=SECONDS, default=60, show_default=True, help="Seconds a call has.")
 @click.argument("program", nargs=-1, required=True)
 @click.pass_obj
 def scheduler_exec(

@@ -3,6 +3,7 @@
 Every fixture that yields an `evidence.transport.Kafka` has fresh topics under a prefix of its own.
 """
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -24,11 +25,11 @@ GIVEN = os.environ.get("KAFKA_BOOTSTRAP")
 REQUIRED = bool(os.environ.get("RINGFENCE_REQUIRE_KAFKA"))
 
 
-def _local_kafka() -> ModuleType:
-    """The script deploy/kafka/local_kafka.py, which belongs to no package."""
-    name = "local_kafka"
+def _module(path: Path) -> ModuleType:
+    """A Python file that belongs to no package."""
+    name = path.stem
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "deploy/kafka/local_kafka.py")
+        spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -39,7 +40,7 @@ def _local_kafka() -> ModuleType:
 
 def _start_apache(folder: Path) -> Any:
     """A started ApacheKafka; skips (in CI fails) with the reason where it cannot be had."""
-    module = _local_kafka()
+    module = _module(ROOT / "deploy/kafka/local_kafka.py")
     try:
         return module.ApacheKafka(folder).start()
     except module.KafkaUnavailable as missing:
@@ -75,6 +76,14 @@ def own_apache_kafka(tmp_path: Path) -> Iterator[Any]:
     broker = _start_apache(tmp_path / "apache")
     yield broker
     broker.stop()
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Callable[[Kafka], Any]]:
+    """``installed(kafka)``: an Installation (installation.py), gone at the end of the test."""
+    module = _module(Path(__file__).with_name("installation.py"))
+    with contextlib.ExitStack() as held:
+        yield lambda kafka: held.enter_context(module.Installation(kafka, tmp_path))
 
 
 @pytest.fixture(scope="session")

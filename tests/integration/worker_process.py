@@ -152,7 +152,7 @@ def main() -> int:
     try:
         run(config, STAGES, at_point=at_point)
     except StreamsError as error:
-        print(error, file=sys.stderr)
+        sys.stderr.write(f"{error}\n")
         return 3
     return 0
 

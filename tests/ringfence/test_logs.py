@@ -3,6 +3,8 @@ import io
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from ringfence.logs import Log, LogKind, Unread, find
 
 DMESG = b"[  811.120031] NVRM: Xid (PCI:0000:9a:00): 79, GPU has fallen off the bus.\n"
@@ -61,7 +63,10 @@ def test_what_cannot_be_read_is_named_with_its_reason(tmp_path: Path) -> None:
     assert reasons["d-not-a.tar.gz"]
 
 
-def test_an_endless_line_comes_in_pieces(tmp_path: Path) -> None:
-    (tmp_path / "n1.log").write_bytes(DMESG + b"x" * 10_000_000)
+@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 10_000_000])
+def test_an_endless_line_is_cut_and_counts_as_one(tmp_path: Path, size: int) -> None:
+    (tmp_path / "n1.log").write_bytes(DMESG + b"x" * size + b"\n" + DMESG)
     (log,) = (one for one in find(tmp_path, recognise) if isinstance(one, Log))
-    assert max(map(len, log.lines())) <= 1 << 20
+    first, long, last = log.lines()
+    assert (first, last) == (DMESG, DMESG)
+    assert long.rstrip(b"\n") == b"x" * min(size, 1 << 20)

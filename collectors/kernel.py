@@ -144,6 +144,8 @@ class _Followed:
         self.follower = Follower(path, cursor=self.saved, max_line=MAX_LINE)
         self.stream = stream
         self.safe: Cursor | None = self.saved
+        #: Why it could not be read at the last look.
+        self.missing = ""
 
     def read(self) -> list[KernelRecord]:
         before = self.follower.cursor
@@ -217,14 +219,29 @@ class FileCollector:
         records: list[KernelRecord] = []
         missing: list[str] = []
         for file in self._files:
+            why = ""
             try:
                 records += file.read()
             except Unavailable as error:
                 records += file.stream.settle()
-                missing.append(str(error))
+                why = str(error)
+                missing.append(why)
+            self._tell(file, why)
         if len(missing) == len(self._files) and not records:
             raise Unavailable("; ".join(missing) or "no kernel log file is configured")
         return records
+
+    def _tell(self, file: _Followed, why: str) -> None:
+        """Say once that one file among several cannot be read, and once that it can again.
+
+        Of an only file the caller hears by Unavailable.
+        """
+        if why != file.missing and len(self._files) > 1:
+            if why:
+                _LOG.warning("%s", why)
+            else:
+                _LOG.info("%s is read again", file.path)
+        file.missing = why
 
     def saved(self) -> None:
         """Move the cursors behind everything that was returned."""

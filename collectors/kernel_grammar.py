@@ -49,6 +49,9 @@ _BY_FIRST_WORD: dict[str, _Parse] = {
 FIRST_WORDS = frozenset(_BY_FIRST_WORD)
 # dcgm-monitor[4711]: saw "NVRM: Xid (PCI:0000:3b:00): 79, ..." (a process quotes the kernel)
 _USER_PROCESS = re.compile(r"[\w./@-]+\[\d+\]: ")
+# gpu7 nodecheck: NVRM: Xid (PCI:0000:3b:00): 79, ...  (`logger -t nodecheck`, rsyslog's ISO form)
+# gpu7 nodecheck: dmesg has "NVRM: Xid (PCI:0000:3b:00): 79, ..."
+_QUOTED = re.compile(r"""(?:^|\s)(?!(?:kernel|vmunix|klogd|nvrm):)[A-Za-z][\w./@-]*: |["'`]\s*\Z""")
 
 
 def of_interest(text: str) -> KernelFields | None:
@@ -81,7 +84,9 @@ def _out_of_place(text: str) -> KernelFields | None:
     start = text.find("NVRM:")
     if start < 0:
         start = text.find("nvidia_dev_xid: ")
-    return None if start < 0 else parse_nvrm(text[start:])
+    if start < 0 or _QUOTED.search(text[:start]):
+        return None
+    return parse_nvrm(text[start:])
 
 
 def parse_message(text: str) -> KernelFields:

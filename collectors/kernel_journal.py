@@ -76,7 +76,8 @@ def read_journal(line: bytes) -> JournalEntry:
         uptime_s=None if uptime_us is None else uptime_us / 1e6,
         boot_id=_boot_id(_text(found.boot_id)),
         priority=None if priority is None else priority & 7,
-        user=(transport or identifier or "kernel") != "kernel",
+        # What a process wrote to /dev/kmsg comes by the kernel, under the process's own name.
+        user=(transport or "kernel") != "kernel" or (identifier or "kernel") != "kernel",
         fabric_manager=FABRIC_MANAGER in identifier,
     )
 

@@ -8,21 +8,22 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from evidence.decisions import Cause
+from evidence.decisions import Cause, Suspicion
 from rules.catalog import Role
-from rules.gathering import NODE_LOST, hardware, is_gpu, root_of
+from rules.gathering import hardware, root_of
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Culprit, Scene
 from rules.tables import Rules
 from rules.thresholds import Thresholds
+from rules.widening import NODE_LOST, is_gpu, is_lost
 
 __all__ = [
     "chain_confirmed",
     "culprit_beside",
     "culprits",
     "failed_port",
-    "is_lost",
-    "same_pci_domain",
+    "killed_process",
+    "may_be_above",
     "with_implied",
 ]
 
@@ -78,7 +79,7 @@ def failed_port(incident: Incident, root: Fact, scene: Scene) -> Fact | None:
     Which port is above which GPU is not in the records: with several GPUs lost at that time, or
     ports of several domains failing, nobody can say, and the GPU keeps the blame.
     """
-    if root.role is not Role.LOST and root.name not in ("gpu-lost", "nvrm-lost"):
+    if not is_lost(root):
         return None
     before = timedelta(seconds=scene.limits.port_before_lost_s)
     lag = timedelta(seconds=scene.limits.settle_s)
@@ -91,21 +92,45 @@ def failed_port(incident: Incident, root: Fact, scene: Scene) -> Fact | None:
         fact
         for other in scene.others(incident)
         if other.subject.startswith("port:")
-        and same_pci_domain(other.subject.removeprefix("port:"), incident.subject)
+        and may_be_above(other.subject.removeprefix("port:"), incident.subject)
         for fact in other.facts
         if root.at - before <= fact.at <= root.at + lag
     ]
     return min(ports, key=lambda fact: fact.order, default=None)
 
 
-def same_pci_domain(port: str, gpu: str) -> bool:
-    """Whether a port can be above a GPU at all: both addresses begin with one domain."""
-    return port.partition(":")[0] == gpu.partition(":")[0]
+def may_be_above(port: str, gpu: str) -> bool:
+    """Whether a port can be above a GPU at all: in its PCI domain, on a bus of a lower number.
+
+    A bridge numbers the buses behind it after its own.
+    """
+    domain, bus = _bus(port)
+    below, below_bus = _bus(gpu)
+    return domain == below and bus < below_bus
 
 
-def is_lost(fact: Fact) -> bool:
-    """Whether the fact says that the GPU left the bus."""
-    return fact.role is Role.LOST or fact.name in ("gpu-lost", "nvrm-lost")
+def _bus(address: str) -> tuple[str, str]:
+    """Domain and bus of ``0000:3b:00``; two hex digits of one case compare as numbers do."""
+    domain, _, bus = address.rpartition(":")[0].rpartition(":")
+    return domain, bus
+
+
+def killed_process(incident: Incident, suspicion: Suspicion | None, scene: Scene) -> Fact | None:
+    """The process that the host's OOM killer ended before a rank was missed, if there is one.
+
+    What a rank threw about its own card is not taken back by it.
+    """
+    if suspicion is None or suspicion.cause is not Cause.UNKNOWN:
+        return None
+    before = timedelta(seconds=scene.limits.collective_before_s)
+    ended = [
+        fact
+        for other in scene.others(incident)
+        if other.subject == "node:"
+        for fact in other.facts
+        if fact.name == "oom" and suspicion.at - before <= fact.at <= suspicion.observed_at
+    ]
+    return max(ended, key=lambda fact: fact.order, default=None)
 
 
 def culprits(incidents: Sequence[Incident]) -> tuple[Culprit, ...]:

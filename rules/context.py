@@ -11,6 +11,7 @@ from evidence.decisions import EvidenceRef
 from evidence.records import ContextKind, ContextRecord
 from rules.catalog import Role
 from rules.host_state import Allocation, Fact, HostState, Window
+from rules.stage import reckonable
 from rules.thresholds import Thresholds
 
 __all__ = ["allocation", "announced", "explains", "take_context"]
@@ -42,7 +43,7 @@ def take_context(
             id=record.id, source="context", at=record.at, host=record.host, text=text[:200]
         ),
         kind=record.kind,
-        at=record.at - timedelta(seconds=limits.context_lead_s),
+        at=reckonable(record.at) - timedelta(seconds=limits.context_lead_s),
         until=until,
         pci=record.pci,
         by=record.by,
@@ -56,11 +57,11 @@ def take_context(
 def _until(record: ContextRecord, arrived: datetime, limits: Thresholds) -> datetime:
     grace = timedelta(seconds=limits.context_grace_s)
     if record.until is not None:
-        return record.until + grace
+        return reckonable(record.until) + grace
     if record.ended:
-        return min(record.observed_at, arrived) + grace
+        return min(reckonable(record.observed_at), arrived) + grace
     long = record.kind in (ContextKind.MAINTENANCE, ContextKind.DRAIN)
-    return record.at + timedelta(
+    return reckonable(record.at) + timedelta(
         seconds=limits.maintenance_open_s if long else limits.context_open_s
     )
 
@@ -107,9 +108,14 @@ def allocation(state: HostState, pci: str, at: datetime) -> Allocation | None:
     return None
 
 
-def explains(window: Window, fact: Fact) -> bool:
-    """Whether an announced context explains one fact."""
-    if not window.at <= fact.at <= window.until:
+def explains(window: Window, fact: Fact, limits: Thresholds) -> bool:
+    """Whether an announced context explains one fact.
+
+    A host's clock may be wrong by minutes: then the time of arrival tells.
+    """
+    skewed = fact.arrived - fact.at <= timedelta(seconds=limits.clock_skew_s)
+    times = (fact.at, fact.arrived) if skewed else (fact.at,)
+    if not any(window.at <= time <= window.until for time in times):
         return False
     if window.kind is ContextKind.DRAIN:
         return fact.role in _STOPPED

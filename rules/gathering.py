@@ -15,34 +15,19 @@ from rules.catalog import Role
 from rules.context import allocation
 from rules.host_state import Fact, FactKind, HostState, Incident
 from rules.thresholds import Thresholds
+from rules.widening import NODE_LOST, is_gpu, widen
 
 __all__ = [
     "FACTS_MAX",
-    "NODE_LOST",
     "gather",
     "hardware",
     "incident_id",
-    "is_gpu",
     "root_of",
-    "subject_gpus",
 ]
 
 #: Facts an incident keeps; the rest are counted.
 FACTS_MAX = 32
 INCIDENTS_MAX = 32
-#: The subject of all GPUs of a node failing together.
-NODE_LOST = "node:gpus"
-
-_SEVERE = frozenset({Role.LOST, Role.HARDWARE, Role.LINK})
-_SEVERE_HEALTH = frozenset({"gpu-lost", "reset-required", "nvml-error", "unresponsive"})
-
-
-def is_gpu(subject: str) -> bool:
-    """Whether a subject is a GPU (``0000:3b:00``, a UUID, an index) and not ``word:``."""
-    return subject.partition(":")[0] not in _WORDS
-
-
-_WORDS = frozenset({"node", "switch", "port", "job", "rank", "link"})
 
 
 def hardware(fact: Fact) -> bool:
@@ -68,19 +53,36 @@ def gather(state: HostState, facts: Sequence[Fact], now: datetime, limits: Thres
             incidents.append(_open(subject, fact))
         else:
             incidents[place] = _add(incidents[place], fact, limits)
-    _widen(incidents, state, limits)
+    widen(incidents, state, limits)
     return replace(state, incidents=tuple(_forget(incidents, now, limits)))
 
 
 def _recover(incidents: list[Incident], fact: Fact) -> None:
-    """Mark what was said about the part (and about all GPUs of the node) as over."""
-    for number, incident in enumerate(incidents):
+    """Mark what was said about the part (and about all GPUs of the node) as over.
+
+    What the driver asked for and took back before anything was said is forgotten.
+    """
+    for number in range(len(incidents) - 1, -1, -1):
+        incident = incidents[number]
+        if incident.subject == fact.subject and not incident.revision:
+            facts = tuple(known for known in incident.facts if not _withdrawn(known, fact))
+            if not facts:
+                del incidents[number]
+            elif facts != incident.facts:
+                incidents[number] = replace(incident, facts=facts)
+            continue
         mine = incident.subject == fact.subject or (
             incident.subject == NODE_LOST and is_gpu(fact.subject)
         )
         if mine and incident.revision and incident.first <= fact.at:
             facts = _with(incident.facts, fact)[0]
             incidents[number] = replace(incident, recovered_at=fact.at, facts=facts, news=True)
+
+
+def _withdrawn(known: Fact, recovered: Fact) -> bool:
+    """Whether a fact is a wish of the driver that a later one of the same source takes back."""
+    wish = known.role is Role.RECOVERY or known.name in ("driver-reset-required", "drain-wanted")
+    return wish and known.witness is recovered.witness and known.at <= recovered.at
 
 
 def _open(subject: str, fact: Fact) -> Incident:
@@ -167,9 +169,8 @@ def _belongs(incident: Incident, fact: Fact, limits: Thresholds) -> bool:
             for known in incident.facts
             if known.witness is not Witness.COLLECTIVE
         )
-    lasting = fact.kind is FactKind.HEALTH and incident.recovered_at is None
-    if lasting and any(known.kind is FactKind.HEALTH for known in incident.facts):
-        return True  # one state of the card that goes on, however slowly it gets worse
+    if _lasts(incident, fact, limits):
+        return True
     stalls = [known for known in incident.facts if known.witness is Witness.COLLECTIVE]
     if stalls and any(_in_collective_window(fact, stall, limits) for stall in stalls):
         return True
@@ -179,6 +180,19 @@ def _belongs(incident: Incident, fact: Fact, limits: Thresholds) -> bool:
         incident.first - window <= fact.at <= incident.last + window
         and fact.at <= incident.first + limit
     )
+
+
+def _lasts(incident: Incident, fact: Fact, limits: Thresholds) -> bool:
+    """Whether a fact goes on with one state of the card, however slowly that gets worse.
+
+    What was told for sure is told again after a while: by then somebody may have repaired it.
+    """
+    if fact.kind is not FactKind.HEALTH or incident.recovered_at is not None:
+        return False
+    limit = timedelta(seconds=limits.incident_limit_s)
+    if incident.status is Status.LOCALIZED and fact.at > incident.last + limit:
+        return False
+    return any(f.kind is FactKind.HEALTH and f.cause is fact.cause for f in incident.facts)
 
 
 def _add(incident: Incident, fact: Fact, limits: Thresholds) -> Incident:
@@ -222,60 +236,6 @@ def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[tuple[Fact, ...], int]:
             rest = facts[:number] + facts[number + 1 :]
             return tuple(sorted((*rest, fact), key=lambda one: one.order)), facts[number].count
     return facts, fact.count
-
-
-# --- A whole node ---------------------------------------------------------------------------------
-
-
-def subject_gpus(state: HostState) -> frozenset[str]:
-    """The GPUs a node is known to have, by inventory and NVML; empty when nobody told."""
-    return frozenset(state.names) or frozenset(filter(is_gpu, state.health))
-
-
-def _widen(incidents: list[Incident], state: HostState, limits: Thresholds) -> None:
-    """All GPUs failing within a second: one incident of the node, its cause is above them."""
-    gpus = subject_gpus(state)
-    if len(gpus) < 2:  # noqa: PLR2004 (one GPU is not a node)
-        return
-    severe = [
-        fact
-        for incident in incidents
-        if incident.subject in gpus
-        for fact in incident.facts
-        if _severe(fact)
-    ]
-    together = _together(severe, gpus, timedelta(seconds=limits.node_window_s))
-    if not together:
-        return
-    end = max(fact.at for fact in together)
-    window = timedelta(seconds=limits.incident_window_s)
-    facts = tuple(sorted(together, key=lambda one: one.order))[:FACTS_MAX]
-    for number, incident in enumerate(incidents):
-        if incident.subject == NODE_LOST and abs(incident.last - end) <= window:
-            if facts != incident.facts:
-                incidents[number] = replace(incident, facts=facts, news=True)
-            return
-    incidents.append(Incident(subject=NODE_LOST, first=facts[0].at, last=facts[-1].at, facts=facts))
-
-
-def _together(severe: list[Fact], gpus: frozenset[str], within: timedelta) -> list[Fact]:
-    """The first fact of each GPU in the first window of that length that holds all GPUs."""
-    severe.sort(key=lambda one: one.order)
-    for number, start in enumerate(severe):
-        first: dict[str, Fact] = {}
-        for fact in severe[number:]:
-            if fact.at - start.at > within:
-                break
-            first.setdefault(fact.subject, fact)
-        if len(first) == len(gpus):
-            return list(first.values())
-    return []
-
-
-def _severe(fact: Fact) -> bool:
-    if fact.kind is FactKind.HEALTH:
-        return fact.name in _SEVERE_HEALTH
-    return fact.role in _SEVERE
 
 
 def incident_id(incident: Incident, root: Fact) -> str:

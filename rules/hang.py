@@ -17,6 +17,8 @@ _ALL = 1.0
 #: What one collective witness is worth when it names one rank and everybody else reported.
 _MISSING_WEIGHT = 0.7
 _LAGGING_WEIGHT = 0.4
+#: Rank 0 alone is late at a barrier: mostly it writes a checkpoint or evaluates.
+_BARRIER_WEIGHT = 0.25
 #: Ranks that must wait before one that is not heard is called by name without a rank map.
 _ENOUGH = 3
 #: Operations that concern pairs of ranks: the others have no reason to wait.
@@ -67,6 +69,13 @@ def _one_to_one(incident: Incident) -> bool:
     return all(any(word in op for word in _PAIRS) for op in ops)
 
 
+def _before_a_barrier(incident: Incident, ranks: list[int]) -> bool:
+    """Whether rank 0 alone is awaited at what is a barrier: a reduction of one number."""
+    return ranks == [0] and all(
+        wait.numel[0] == 1 and "REDUCE" in (wait.op or "") for wait in incident.waits
+    )
+
+
 def recorded(incident: Incident) -> list[Finding]:
     """Ranks that PyTorch's flight recorder analysis found missing, unless they are the majority.
 
@@ -113,6 +122,8 @@ def _missing(incident: Incident, ranks: list[int], node: str | None, share: floa
     # The reader of that host's logs lives if another rank there was heard.
     heard = any(r in incident.waiting for r in roster.hosts().get(host or "", []))
     top = _MISSING_WEIGHT / 2 if _one_to_one(incident) else _MISSING_WEIGHT
+    barrier = _before_a_barrier(incident, ranks)
+    top = min(top, _BARRIER_WEIGHT) if barrier else top
     weight = top * min(share, _ALL) / max(1, len(incident.silent) if not node else 1)
     who = f"all ranks of {node}" if node else f"rank {ranks[0]} on {host}"
     return Finding(
@@ -121,7 +132,12 @@ def _missing(incident: Incident, ranks: list[int], node: str | None, share: floa
         says=Says.ACCUSES,
         weight=round(weight if heard else weight * 0.6, 3),
         reason=f"{others} of {len(incident.expected)} ranks waited {_place_of_stall(incident)};"
-        f" only {who} never did and left no word of its own why.",
+        f" only {who} never did and left no word of its own why"
+        + (
+            "; that is a barrier, and rank 0 mostly writes a checkpoint or evaluates before it."
+            if barrier
+            else "."
+        ),
         clues=[wait.clue for wait in incident.waits],
         part=DomainKind.NODE if node else DomainKind.GPU,
         rank=None if node else ranks[0],

@@ -5,18 +5,20 @@ growth since first sight, never by their value.
 """
 
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
 
 from evidence.decisions import Cause, EvidenceRef, Recovery, Witness
 from evidence.records import GpuFrame, GpuSnapshot, GpuStatus, GpuTick
-from rules.gathering import NODE_LOST
+from rules.cards import is_other_card, known_card, put_cards
 from rules.health_flags import ECC, FLAGS, OVER, STATUS, words_of_growth
-from rules.host_state import Fact, FactKind, GpuHealth, HostState
+from rules.host_state import Fact, FactKind, GpuHealth, GpuName, HostState
+from rules.readings import RAW, as_before, believed, grown, hot, or_last
+from rules.stage import reckonable
 from rules.tables import Rules
 from rules.thresholds import Thresholds
+from rules.widening import NODE_LOST
 
 __all__ = ["observe"]
 
@@ -25,6 +27,8 @@ __all__ = ["observe"]
 #: 18 library and driver of different versions.
 _SERVICE_CODES = frozenset({4, 9, 12, 17, 18})
 _CORRUPTED_INFOROM = 14
+#: A snapshot that is older than the last one by more than this is no late one: the clock was set.
+_CLOCK_WAS_SET = timedelta(hours=1)
 _UNKNOWN_ERROR = 999
 
 
@@ -36,12 +40,13 @@ def observe(
     The last are GPUs whose health somebody waited for, so that their incidents are judged again.
     """
     limits = rules.thresholds
+    state = _swapped(state, frame)
     known = state.health
     facts: list[Fact] = []
     awaited: set[str] = set()
     error = state.nvml_error
     last = frame.ticks[-1].at if frame.ticks else arrived
-    now = min(last, arrived)
+    now = min(reckonable(last), arrived)
     every = timedelta(seconds=limits.seen_every_s)
     stale = state.frames_at is None or now - state.frames_at >= every
     for tick in frame.ticks:
@@ -51,7 +56,7 @@ def observe(
         for gpu in tick.gpus:
             key = gpu.pci or _key(state, gpu)
             health = known.get(key)
-            if health is not None and not stale and _as_before(gpu, health, tick.at, limits):
+            if health is not None and not stale and as_before(gpu, health, tick.at, limits):
                 continue
             reading = _Reading(frame, tick, gpu, key, arrived, rules, stale=stale)
             new = reading.take(health or _moved(state, gpu), fresh=health is None)
@@ -75,50 +80,22 @@ def observe(
     return state, facts, awaited
 
 
+def _swapped(state: HostState, frame: GpuFrame) -> HostState:
+    """The state after the cards that the last tick shows in the slots of others moved in."""
+    others = {
+        gpu.pci: GpuName(uuid=gpu.uuid, serial=gpu.serial, index=gpu.index)
+        for gpu in (frame.ticks[-1].gpus if frame.ticks else ())
+        if gpu.pci is not None and is_other_card(known_card(state, gpu.pci), gpu.uuid)
+    }
+    return put_cards(state, others) if others else state
+
+
 def _out_of_order(state: HostState) -> set[str]:
     """Parts that stay bad: whether that lasts is asked again as often as frames are noted."""
     bad = {pci for pci, health in state.health.items() if health.status is not GpuStatus.OK}
     if bad:
         bad.add(NODE_LOST)
     return bad | {"node:service"} if state.nvml_error is not None else bad
-
-
-#: What of a snapshot is compared with the last one; equal values say nothing new.
-_RAW = attrgetter(
-    "status",
-    "error",
-    "uuid",
-    "ecc_volatile_uncorrected",
-    "ecc_aggregate_uncorrected",
-    "remap_pending",
-    "remap_failure",
-    "sram_threshold_exceeded",
-    "retired_pending",
-    "recovery_action",
-)
-
-
-def _as_before(gpu: GpuSnapshot, health: GpuHealth, at: datetime, limits: Thresholds) -> bool:
-    """Whether a snapshot says nothing that the last one did not: the path of nearly all."""
-    if _RAW(gpu) != health.raw:
-        return False
-    if gpu.status is not GpuStatus.OK:
-        return health.bad_told
-    if health.hot_since is None:
-        return (health.wanted_at is None or at < health.wanted_at) and not _hot(gpu, limits)
-    return (
-        health.hot_told
-        and (health.wanted_at is None or at < health.wanted_at)
-        and _hot(gpu, limits)
-    )
-
-
-def _hot(gpu: GpuSnapshot, limits: Thresholds) -> bool:
-    """Too hot by the card's own limit where it tells one, else by degrees."""
-    margin = gpu.temperature_margin_c
-    if margin is not None:
-        return margin <= limits.temperature_margin_c
-    return gpu.temperature_c is not None and gpu.temperature_c > limits.temperature_c
 
 
 def _key(state: HostState, gpu: GpuSnapshot) -> str:
@@ -151,7 +128,7 @@ def _service(frame: GpuFrame, tick: GpuTick, arrived: datetime, limits: Threshol
         detail = f", {tick.error_text}" if tick.error_text else ""
         kind = FactKind.SERVICE
         words = f"NVML does not answer on the whole node (code {tick.error}{detail})"
-    at = min(tick.at, arrived)
+    at = min(reckonable(tick.at), arrived)
     return Fact(
         ref=_ref(frame, at, words),
         name=f"nvml-{tick.error}",
@@ -191,14 +168,16 @@ class _Reading:
         self._arrived = arrived
         self._rules = rules
         self._limits = rules.thresholds
-        self._at = min(tick.at, arrived)
+        self._at = min(reckonable(tick.at), arrived)
         self._stale = stale
         self.facts: list[Fact] = []
 
     def take(self, last: GpuHealth | None, *, fresh: bool) -> GpuHealth:
         gpu = self._gpu
-        if last is None or (gpu.uuid is not None and last.uuid not in (None, gpu.uuid)):
+        if last is None or is_other_card(last.uuid, gpu.uuid):
             last, fresh = GpuHealth(first_at=self._at), True
+        elif last.seen_at is not None and timedelta(0) < last.seen_at - self._at < _CLOCK_WAS_SET:
+            return last  # an older snapshot that came late undoes nothing
         if fresh:
             first = _ref(self._frame, self._at, self._words_of_counts())
             last = replace(last, first_at=self._at, first=first)
@@ -248,7 +227,7 @@ class _Reading:
             uuid=last.uuid or gpu.uuid,
             serial=last.serial or gpu.serial,
             index=gpu.index,
-            raw=_RAW(gpu),
+            raw=RAW(gpu),
             status=gpu.status,
             error=gpu.error,
             bad_since=since,
@@ -267,9 +246,12 @@ class _Reading:
         """The fact due after a bad answer has lasted so long, and whether it is the last one."""
         status, limits = self._gpu.status, self._limits
         if status is GpuStatus.LOST:
+            uncounted = self._gpu.error is None
             return self._fact(
                 "gpu-lost",
-                "NVML says the GPU is lost (code 15)",
+                "NVML does not count the GPU any more"
+                if uncounted
+                else f"NVML says the GPU is lost (code {self._gpu.error})",
                 rank=88,
                 weight=0.95,
                 cause=Cause.GPU_LOST,
@@ -328,30 +310,35 @@ class _Reading:
 
     def _good(self, last: GpuHealth) -> GpuHealth:
         gpu = self._gpu
-        if last.seen_at is not None and self._at < last.seen_at:
-            return last  # an older snapshot that came late undoes nothing
+        doubted: list[int] = []
+        volatile = believed(gpu.ecc_volatile_uncorrected, last.volatile, last, doubted)
+        aggregate = believed(gpu.ecc_aggregate_uncorrected, last.aggregate, last, doubted)
+        growth_volatile = last.growth_volatile + grown(last.volatile, volatile)
         growth_aggregate = last.growth_aggregate
-        if gpu.ecc_aggregate_uncorrected is not None and last.aggregate is not None:
-            growth_aggregate += max(0, gpu.ecc_aggregate_uncorrected - last.aggregate)
+        if aggregate is not None and last.aggregate is not None:
+            growth_aggregate += max(0, aggregate - last.aggregate)
+        grew = growth_volatile > last.growth_volatile or growth_aggregate > last.growth_aggregate
         answered = last.wanted_at is not None and self._at >= last.wanted_at
         health = replace(
             last,
             uuid=gpu.uuid,
             serial=gpu.serial or last.serial,
             index=gpu.index,
-            raw=_RAW(gpu),
+            raw=RAW(gpu),
             status=gpu.status,
             error=None,
-            volatile=gpu.ecc_volatile_uncorrected,
-            aggregate=gpu.ecc_aggregate_uncorrected,
-            sram=gpu.sram_threshold_exceeded,
-            pending=gpu.remap_pending,
-            failure=gpu.remap_failure,
-            retired_pending=gpu.retired_pending,
-            recovery_action=gpu.recovery_action,
-            growth_volatile=last.growth_volatile
-            + _grown(last.volatile, gpu.ecc_volatile_uncorrected),
+            volatile=volatile,
+            aggregate=aggregate,
+            doubted=tuple(doubted),
+            # What could not be read (in MIG mode: not supported) is as it was when it could.
+            sram=or_last(gpu.sram_threshold_exceeded, last.sram),
+            pending=or_last(gpu.remap_pending, last.pending),
+            failure=or_last(gpu.remap_failure, last.failure),
+            retired_pending=or_last(gpu.retired_pending, last.retired_pending),
+            recovery_action=or_last(gpu.recovery_action, last.recovery_action),
+            growth_volatile=growth_volatile,
             growth_aggregate=growth_aggregate,
+            grown_at=self._at if grew else last.grown_at,
             bad_since=None,
             bad_told=False,
             wanted_at=None if answered else last.wanted_at,
@@ -364,7 +351,7 @@ class _Reading:
         return replace(health, seen_at=self._at, seen=seen)
 
     def _heat(self, health: GpuHealth) -> GpuHealth:
-        if not _hot(self._gpu, self._limits):
+        if not hot(self._gpu, self._limits):
             return replace(health, hot_since=None, hot_told=False)
         since = health.hot_since or self._at
         gap = timedelta(seconds=self._limits.temperature_gap_s)
@@ -382,19 +369,13 @@ class _Reading:
             if not flag.holds(last, self._limits):
                 continue
             known = before.get(name)
-            if known is None or (name == ECC and last.growth >= 2 * last.growth_told):
+            counted = name in (ECC, OVER)
+            if known is None or (counted and last.growth >= 2 * last.growth_told):
                 known = self._fact(name, flag.words(last), **flag.said)
-                told = last.growth if name == ECC else told
+                told = last.growth if counted else told
             now.append(known)
         gone = sorted(before.keys() - {fact.name for fact in now} - {ECC, OVER})
         if gone and not any(fact.name not in (ECC, OVER) for fact in now):
             words = f"read well again: {', '.join(gone)} no longer holds"
             self._fact("recovered", words, kind=FactKind.RECOVERED)
         return replace(last, standing=tuple(now), growth_told=told)
-
-
-def _grown(last: int | None, now: int | None) -> int:
-    """How far a volatile counter went; after a driver load it begins at zero again."""
-    if last is None or now is None:
-        return 0
-    return now - last if now >= last else now

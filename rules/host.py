@@ -18,15 +18,17 @@ from evidence.records import (
     KernelKind,
     KernelRecord,
 )
+from rules.cards import put_cards
 from rules.catalog import Role
 from rules.context import allocation, take_context
-from rules.gathering import gather, is_gpu
+from rules.gathering import gather
 from rules.health import observe
 from rules.host_state import AppError, Fact, FactKind, GpuName, HostState
 from rules.kernel_facts import kernel_facts, kernel_ref
-from rules.stage import Arrived
+from rules.stage import Arrived, reckonable
 from rules.tables import Rules
 from rules.telling import judge_open
+from rules.widening import in_company, is_gpu
 
 __all__ = ["HostState", "due", "step"]
 
@@ -95,7 +97,8 @@ def _weigh_in(
     state: HostState, facts: list[Fact], again: frozenset[str], now: datetime, rules: Rules
 ) -> tuple[HostState, list[Verdict]]:
     """New facts: hard ones are judged now, with all that waits about the same part or a port."""
-    at_once = {fact.subject for fact in facts if fact.at_once}
+    together = in_company(state, facts, rules.thresholds)
+    at_once = {fact.subject for fact in facts if fact.at_once} - together
     if not at_once:
         if facts:
             state = replace(state, pending=_waiting(state.pending, facts))
@@ -177,7 +180,7 @@ _ALL = frozenset({"*"})
 def _kernel(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
     record = arrived.record
     assert isinstance(record, KernelRecord)
-    at = arrived.at if record.at is None else min(record.at, arrived.at)
+    at = arrived.at if record.at is None else min(reckonable(record.at), arrived.at)
     every = timedelta(seconds=rules.thresholds.seen_every_s)
     if state.kernel_seen_at is None or at - state.kernel_seen_at >= every:
         state = replace(
@@ -197,9 +200,10 @@ def _kernel(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
 
 
 def _name(state: HostState, pci: str, *, uuid: str | None, serial: str | None) -> HostState:
-    known = state.names.get(pci) or GpuName()
-    name = replace(known, uuid=uuid or known.uuid, serial=serial or known.serial)
-    return state if name == known else replace(state, names={**state.names, pci: name})
+    """Take a name from the driver's banner, unless NVML has told: a log may be an old one."""
+    if state.inventory is not None or pci in state.health:
+        return state
+    return put_cards(state, {pci: GpuName(uuid=uuid, serial=serial)})
 
 
 def _gpu(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
@@ -221,7 +225,7 @@ def _inventory(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
     }
     text = f"{len(names)} GPUs, driver {record.driver}"
     learned = replace(
-        state,
+        put_cards(state, names),
         host=record.host,
         driver=record.driver or state.driver,
         rack=record.rack,
@@ -294,7 +298,7 @@ def _suspicion(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
         witness=said.witness,
         subject=_subject_of(said, state),
         topic="suspicions",
-        at=min(said.at, arrived.at),
+        at=min(reckonable(said.at), arrived.at),
         arrived=arrived.at,
         due=arrived.at + timedelta(seconds=rules.thresholds.settle_s),
         words=said.reason or said.kind,

@@ -54,6 +54,7 @@ class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``at`` is the event time, clamped to the arrival. ``hard`` is the fact's name in the policy's
     list of hard facts when it is one; ``at_once`` when it does not even wait to settle.
+    ``old`` when it was read long after it was printed: what it says may be over since.
     ``crossing`` marks a threshold of ours that is evidence enough without a second witness.
     """
 
@@ -77,6 +78,7 @@ class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recovery: Recovery = Recovery.NONE
     hard: str | None = None
     at_once: bool = False
+    old: bool = False
     crossing: bool = False
     caused_by: int | None = None
     mig: Mig | None = None
@@ -129,8 +131,9 @@ class GpuHealth(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last health of one GPU that NVML told, and how far it has come since first sight.
 
     ``raw`` is compared with every snapshot; ``growth`` is uncorrectable errors since
-    ``first_at``; ``wanted_at`` asks for a reading at or after that time; ``standing`` are the
-    facts that hold at this moment.
+    ``first_at``, ``grown_at`` when there was the last of them; ``doubted`` are counts that a second
+    reading must bear out. What cannot be read keeps its last value. ``wanted_at`` asks for a
+    reading at or after that time; ``standing`` are the facts that hold at this moment.
     """
 
     uuid: str | None = None
@@ -149,6 +152,8 @@ class GpuHealth(Struct, frozen=True, kw_only=True, omit_defaults=True):
     growth_volatile: int = 0
     growth_aggregate: int = 0
     growth_told: int = 0
+    grown_at: datetime | None = None
+    doubted: tuple[int, ...] = ()
     first_at: datetime | None = None
     first: EvidenceRef | None = None
     seen_at: datetime | None = None

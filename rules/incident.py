@@ -12,6 +12,7 @@ from typing import NamedTuple
 from evidence.decisions import Cause, DomainKind, Says, Status
 from evidence.records import NcclKind, NcclRecord
 from rules.ranks import Processes, Roster, is_default_group
+from rules.stage import reckonable
 
 __all__ = ["Finding", "Incident", "Wait", "order", "said_at"]
 
@@ -57,7 +58,7 @@ class Wait(NamedTuple):
 
 def said_at(record: NcclRecord) -> datetime:
     """When a line was said: its own time, or when it was read."""
-    return record.at or record.observed_at
+    return reckonable(record.at or record.observed_at)
 
 
 def order(record: NcclRecord) -> tuple[datetime, str, str, int, str]:

@@ -191,13 +191,20 @@ class _Turn:
     # --- Acting ---------------------------------------------------------------------------------
 
     def _concerns(self, verdict: Verdict, part: Part | None) -> bool:
-        """Whether a verdict says something that was not answered already."""
-        if verdict.incident in self.state.incidents:
-            return False
+        """Whether a verdict says something that was not answered already.
+
+        An incident that a release ended is answered anew for what happened after that release.
+        """
+        answered = verdict.incident in self.state.incidents
         if part is None:
-            return True
-        old = part.released_at is not None and verdict.at <= part.released_at
-        return not old and verdict.incident not in part.closed
+            return not answered
+        released = part.released_at
+        if released is not None and verdict.at <= released:
+            return False
+        if released is not None and verdict.incident in part.closed:
+            later = any(ref.at is not None and ref.at > released for ref in verdict.evidence)
+            return later and not part.holds and not part.held
+        return not answered
 
     def _is_out(self, domain_id: str, *, shadow: bool) -> bool:
         part = self.state.parts.get(domain_id)

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from evidence.decisions import Status
 from rules.context import announced, explains
-from rules.gathering import NODE_LOST, hardware, root_of, subject_gpus
+from rules.gathering import hardware, root_of
 from rules.host_state import Fact, FactKind, Incident, Window
 from rules.scene import Judgement, Scene
 from rules.verdict_gpu import judge_gpu
@@ -23,6 +23,7 @@ from rules.verdict_node import (
     judge_suspicion,
     judge_switch,
 )
+from rules.widening import NODE_LOST, subject_gpus
 
 __all__ = ["judge"]
 
@@ -42,6 +43,7 @@ _BY_WORD: Mapping[str, _Judge] = {
 }
 _ACCUSING = (Status.LOCALIZED, Status.SUSPECTED)
 _EXPLAINED_CONFIDENCE = 0.2
+_OLD_CONFIDENCE = 0.3
 _TICK = timedelta(microseconds=1)
 
 
@@ -66,12 +68,14 @@ def judge(incident: Incident, scene: Scene) -> Judgement | None:
         if told is not None and not plain and told.status in _ACCUSING:
             window = _latest(covering.values())
             told = _explained(incident, told, window, scene)
+    if told is not None and told.status is Status.LOCALIZED and all(f.old for f in accused):
+        told = _old_news(incident, told, scene)
     return _recovered(incident, accused, told, scene)
 
 
 def _covering(incident: Incident, fact: Fact, scene: Scene) -> Window | None:
     for window in scene.state.windows:
-        if explains(window, fact) and not (
+        if explains(window, fact, scene.limits) and not (
             scene.now > window.until and scene.lasts(incident.subject, window.until)
         ):
             return window
@@ -116,6 +120,28 @@ def _explained(
     )
 
 
+def _old_news(incident: Incident, told: Judgement, scene: Scene) -> Judgement:
+    """What only an old log says is no reason to act: a reset or another card may lie between."""
+    when = f"{told.root.at:%Y-%m-%d %H:%M} UTC"
+    if scene.well_since(incident.subject, told.root.at):
+        return replace(
+            told,
+            status=Status.RECOVERED,
+            hard=False,
+            confidence=0.7,
+            reason=f"The GPU reads well now; an old kernel log told of {when}: {told.root.words}.",
+            recheck=None,
+        )
+    return replace(
+        told,
+        status=Status.SUSPECTED,
+        hard=False,
+        confidence=min(told.confidence, _OLD_CONFIDENCE),
+        reason=f"Told by an old kernel log only, of {when}: {told.reason}",
+        missing=("NVML snapshots of today", *told.missing),
+    )
+
+
 def _recovered(
     incident: Incident, accused: Sequence[Fact], told: Judgement | None, scene: Scene
 ) -> Judgement | None:
@@ -124,7 +150,9 @@ def _recovered(
     if told is None or at is None or incident.status is None or told.status not in _ACCUSING:
         return told
     parts = subject_gpus(scene.state) if incident.subject == NODE_LOST else {incident.subject}
-    if any(scene.still_bad(part) for part in parts) or any(fact.at > at for fact in accused):
+    again = any(o.subject == incident.subject and o.first > at for o in scene.others(incident))
+    bad = not again and any(scene.still_bad(part) for part in parts)
+    if bad or any(fact.at > at for fact in accused):
         return told
     root = root_of(accused) if accused else told.root
     return replace(

@@ -13,6 +13,7 @@ from evidence.decisions import Cause, EvidenceRef, Recovery, Witness
 from evidence.records import KernelKind, KernelRecord
 from rules.catalog import Role
 from rules.host_state import Fact, FactKind, HostState
+from rules.stage import reckonable
 from rules.tables import Rules
 
 __all__ = ["LINK_DOWN_AT_PEER", "TEXT_MAX", "kernel_facts", "kernel_ref"]
@@ -67,7 +68,7 @@ def kernel_facts(
         witness=Witness.KERNEL,
         subject="node:",
         topic="kernel",
-        at=arrived if record.at is None else min(record.at, arrived),
+        at=arrived if record.at is None else min(reckonable(record.at), arrived),
         arrived=arrived,
         due=arrived + timedelta(seconds=rules.thresholds.settle_s),
         words=(record.message or record.raw)[:TEXT_MAX],
@@ -75,13 +76,18 @@ def kernel_facts(
         count=max(1, record.count),
     )
     fact = read(record, plain, state, rules)
-    return [] if fact is None else [fact]
+    if fact is None:
+        return []
+    read_at = min(reckonable(record.observed_at), arrived)
+    if read_at - fact.at > timedelta(seconds=rules.thresholds.old_news_s):
+        fact = replace(fact, old=True, at_once=False)
+    return [fact]
 
 
 def _xid(record: KernelRecord, plain: Fact, state: HostState, rules: Rules) -> Fact | None:
     if record.code is None or record.pci is None:
         return None
-    row = rules.catalog.xid(record.code, state.driver)
+    row = rules.catalog.xid(record.code, record.driver or state.driver)
     fact = replace(
         plain,
         name=f"xid-{record.code}",

@@ -15,10 +15,11 @@ from evidence.decisions import (
 )
 from evidence.records import GpuStatus
 from rules.catalog import Role
-from rules.gathering import NODE_LOST, hardware, is_gpu, subject_gpus
+from rules.gathering import hardware
 from rules.host_state import Fact, GpuName, HostState, Incident
 from rules.tables import Rules
 from rules.thresholds import Thresholds
+from rules.widening import NODE_LOST, is_gpu, subject_gpus
 
 __all__ = ["Culprit", "Judgement", "Scene", "gpu_domain", "node_domain", "witness"]
 

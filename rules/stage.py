@@ -6,11 +6,21 @@ the stream then writes no table.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from msgspec import Struct
 
-__all__ = ["Arrived"]
+__all__ = ["Arrived", "reckonable"]
+
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def reckonable(at: datetime) -> datetime:
+    """A record's time within what a window can be added to or taken from.
+
+    Times outside come from a broken clock, or mean "for ever".
+    """
+    return min(max(at, _FIRST), _LAST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from evidence.identity import digest
 from evidence.records import GpuStatus
 from rules.catalog import Role
 from rules.causality import culprits
-from rules.gathering import hardware, incident_id, is_gpu, root_of
+from rules.gathering import hardware, incident_id, root_of
 from rules.host_state import FactKind, HostState, Incident
 from rules.judgement import judge
 from rules.scene import Judgement, Scene
 from rules.tables import Rules
+from rules.widening import is_gpu
 
 __all__ = ["EVIDENCE_MAX", "judge_open"]
 

@@ -51,6 +51,7 @@ class Thresholds:
     service_wait_s: float
     forget_after_s: float
     context_lead_s: float
+    clock_skew_s: float
     context_grace_s: float
     context_open_s: float
     maintenance_open_s: float
@@ -63,6 +64,7 @@ class Thresholds:
     health_lag_s: float
     seen_every_s: float
     kernel_fresh_s: float
+    old_news_s: float
     boots_in_a_day: int
     agree_weight: float
     strong_collective: float

@@ -12,11 +12,18 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, Domain, DomainKind, Recovery, Says, Status, Suspicion, Witness
 from rules.catalog import Role
-from rules.causality import chain_confirmed, culprit_beside, failed_port, with_implied
+from rules.causality import (
+    chain_confirmed,
+    culprit_beside,
+    failed_port,
+    killed_process,
+    with_implied,
+)
 from rules.context import allocation
-from rules.gathering import NODE_LOST, hardware, root_of
+from rules.gathering import hardware, root_of
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Judgement, Scene, gpu_domain
+from rules.widening import NODE_LOST
 from rules.witnesses import Hearing, hear, listed
 
 __all__ = ["judge_gpu"]
@@ -24,6 +31,9 @@ __all__ = ["judge_gpu"]
 _ALL = 3
 #: Weights are rounded to three digits; sums of them are compared with this much room.
 _ROOM = 1e-6
+#: A job names who was missing, not why: beside that, the card's own evidence must be of a fault.
+#: An early warning (63), an unknown code or a driver's error is none, and ranks hang in software.
+_OF_A_FAULT = 0.4
 #: Below this weight a kernel fact alone (an unknown code, a driver error) only asks for more.
 _SUSPECT_WEIGHT = 0.25
 
@@ -161,6 +171,8 @@ def _certain(case: _Case, scene: Scene) -> _Sure | None:
     if crossing is not None:
         return _over_threshold(crossing, hearing, scene)
     together = sum(one.weight for one in accusers) >= scene.limits.agree_weight - _ROOM
+    own = (one.weight for one in accusers if one.witness is not Witness.COLLECTIVE)
+    together = together and max(own, default=0.0) >= _OF_A_FAULT - _ROOM
     if len(accusers) == _ALL - 1 and together and not hearing.anyone_clears:
         return _Sure(Status.LOCALIZED, 0.8, why="two witnesses agree and none clears")
     return None
@@ -225,6 +237,8 @@ def _collective_alone(case: _Case, scene: Scene) -> _Sure:
     hearing = case.hearing
     if any(f.role is Role.APPLICATION or f.code == _OWN_FAULT for f in case.facts):
         return _Sure(Status.SOFTWARE, 0.75, why="its own application fault came first")
+    if (killed := killed_process(case.incident, case.suspicion, scene)) is not None:
+        return _Sure(Status.SOFTWARE, 0.7, why=killed.words)
     if hearing.collective.weight >= scene.limits.strong_collective - _ROOM:
         return _Sure(Status.SUSPECTED, 0.45)
     if hearing.anyone_clears:
@@ -330,17 +344,17 @@ def _reason(case: _Case, sure: _Sure, scene: Scene) -> str:
     if sure.status is Status.SUSPECTED:
         return f"{name} is suspected{why}: {accused}{_cleared(hearing)}."
     if sure.status is Status.SOFTWARE:
-        return _software_reason(case, name)
+        return _software_reason(case, name, sure)
     missing = ", ".join(hearing.missing)
     asks = f"; it would take the {missing}" if missing else ""
     words = accused or (case.suspicion.reason.rstrip(".") if case.suspicion else case.root.words)
     return f"Not enough to judge {name}: {words}{asks}."
 
 
-def _software_reason(case: _Case, name: str) -> str:
+def _software_reason(case: _Case, name: str, sure: _Sure) -> str:
     words = listed(fact for fact in case.facts if fact.kind is FactKind.XID)
     if case.suspicion is not None:
-        words = f"{words}; {case.suspicion.reason}" if words else case.suspicion.reason
+        words = "; ".join(filter(None, (words, sure.why, case.suspicion.reason)))
     return f"The application, not {name}, is to blame: {words.rstrip('.')}."
 
 

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, Domain, DomainKind, Recovery, Says, Status, Witness
 from rules.catalog import Role
-from rules.causality import same_pci_domain
-from rules.gathering import NODE_LOST, is_gpu, root_of
+from rules.causality import may_be_above
+from rules.gathering import root_of
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Judgement, Scene, gpu_domain, node_domain, witness
+from rules.widening import NODE_LOST, is_gpu, is_lost, subject_gpus
 from rules.witnesses import listed
 
 __all__ = [
@@ -30,7 +31,8 @@ def judge_node_lost(incident: Incident, facts: Sequence[Fact], scene: Scene) -> 
     wait = timedelta(seconds=scene.limits.service_wait_s)
     gpus = sorted({fact.subject for fact in incident.facts})
     over = scene.now - root.at >= wait
-    stays = over and scene.lasts(NODE_LOST, root.at + wait)
+    ours = all(fact.name == "nvml-error" for fact in incident.facts)
+    stays = over and not ours and scene.lasts(NODE_LOST, root.at + wait)
     minutes = scene.limits.service_wait_s / 60
     tail = f" and still do after {minutes:.0f} minutes" if stays else ""
     return Judgement(
@@ -40,12 +42,17 @@ def judge_node_lost(incident: Incident, facts: Sequence[Fact], scene: Scene) -> 
         domain=node_domain(scene.state),
         confidence=0.85 if stays else 0.5,
         reason=f"All {len(gpus)} GPUs of {scene.state.host or 'the node'} failed within a second"
-        f"{tail}, so the cause is above them (power, PCIe switch, driver): {root.words}.",
+        f"{tail}, so the cause is above them ({_OURS if ours else _ABOVE}): {root.words}.",
         recovery=Recovery.REBOOT_NODE,
         testimony=tuple(witness(fact) for fact in _one_each(facts)),
         victims=tuple(gpu_domain(scene.state, gpu) for gpu in gpus),
         recheck=None if over else root.at + wait,
     )
+
+
+_ABOVE = "power, PCIe switch, driver"
+#: An unknown error of every card at once is what a container gets that lost its device files.
+_OURS = "the driver, or the agent's own access to the devices, which a look from the host tells"
 
 
 def _one_each(facts: Sequence[Fact]) -> list[Fact]:
@@ -55,26 +62,44 @@ def _one_each(facts: Sequence[Fact]) -> list[Fact]:
 
 
 def judge_service(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement:
-    """NVML or a service of the node is down: mostly somebody's work, until it lasts."""
+    """NVML or a service of the node is down: mostly somebody's work, until it lasts.
+
+    An answer that may be about the agent's own place never accuses the node, however long it
+    lasts, nor does one of a node on which no GPU was ever seen.
+    """
     root = max(facts, key=lambda fact: fact.order)
     first = min(fact.at for fact in facts)
     wait = timedelta(seconds=scene.limits.service_wait_s)
     over = scene.now - first >= wait
-    stays = over and scene.lasts(incident.subject, first + wait)
+    lasts = over and scene.lasts(incident.subject, first + wait)
+    ours = scene.state.nvml_error in _OF_THE_AGENT
+    stays = lasts and not ours and bool(subject_gpus(scene.state))
     minutes = scene.limits.service_wait_s / 60
-    tail = f", for more than {minutes:.0f} minutes" if stays else ""
+    tail = f", for more than {minutes:.0f} minutes" if lasts else ""
+    whose = (
+        "that may be the agent's own (its rights, its devices, a driver library that it loaded"
+        " before an upgrade): look from the host, and start the agent anew"
+        if ours
+        else "a matter of the driver or a service, not of one GPU"
+    )
     return Judgement(
         root=root,
         status=Status.LOCALIZED if stays else Status.SUSPECTED,
         cause=Cause.NODE,
         domain=node_domain(scene.state),
         confidence=0.8 if stays else 0.4,
-        reason=f"{scene.state.host or 'The node'}: {root.words}{tail}; a matter of the driver or"
-        " a service, not of one GPU.",
+        reason=f"{scene.state.host or 'The node'}: {root.words}{tail}; {whose}.",
         recovery=Recovery.RESTART_SERVICE,
         testimony=(witness(root),),
         recheck=None if over else first + wait,
     )
+
+
+#: NVML codes of a whole node that the agent's own process, container or rights can be the reason
+#: for. Source: nvml.h: 4 no permission, 12 no library, 13 no such function, 17 operating system
+#: (device blocked), 18 library and driver of different versions, 999 unknown (in a container
+#: without its device files).
+_OF_THE_AGENT = frozenset({4, 12, 13, 17, 18, 999})
 
 
 def judge_switch(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement:
@@ -126,8 +151,7 @@ def _lost_before(incident: Incident, root: Fact, scene: Scene) -> Incident | Non
     lag = timedelta(seconds=scene.limits.settle_s)
     for other in scene.others(incident):
         for fact in other.facts if is_gpu(other.subject) else ():
-            lost = fact.role is Role.LOST or fact.name == "gpu-lost"
-            if lost and -lag <= root.at - fact.at <= peer:
+            if is_lost(fact) and -lag <= root.at - fact.at <= peer:
                 return other
     return None
 
@@ -139,9 +163,8 @@ def judge_port(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judge
     lag = timedelta(seconds=scene.limits.settle_s)
     for other in scene.others(incident):
         for fact in other.facts if is_gpu(other.subject) else ():
-            lost = fact.role is Role.LOST or fact.name == "gpu-lost"
-            below = same_pci_domain(incident.subject.partition(":")[2], other.subject)
-            if lost and below and -lag <= fact.at - root.at <= after:
+            below = may_be_above(incident.subject.partition(":")[2], other.subject)
+            if is_lost(fact) and below and -lag <= fact.at - root.at <= after:
                 return _port_of(incident, root, other, scene) if incident.revision else None
     return Judgement(
         root=root,

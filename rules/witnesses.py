@@ -12,7 +12,8 @@ from evidence.decisions import EvidenceRef, Says, Status, Testimony, Witness
 from evidence.records import GpuStatus
 from rules.catalog import Role
 from rules.gathering import hardware, root_of
-from rules.host_state import Fact, FactKind, HostState
+from rules.health_flags import ECC
+from rules.host_state import Fact, FactKind, GpuHealth, HostState
 from rules.thresholds import Thresholds
 
 __all__ = ["Hearing", "hear", "listed"]
@@ -127,7 +128,7 @@ def _health(
     told = {f.name: f for f in facts if f.witness is Witness.HEALTH and hardware(f)}
     until = max((fact.at for fact in facts), default=event)
     until += timedelta(seconds=limits.incident_window_s)
-    standing = {} if health is None else {f.name: f for f in health.standing if f.at <= until}
+    standing = {} if health is None else _standing(health, event, until, limits)
     accusing = list((standing | told).values())
     first = () if health is None or health.first is None else (health.first,)
     if accusing:
@@ -147,6 +148,19 @@ def _health(
     refs = (*first, health.seen) if health.seen is not None else first
     words = f"NVML read the GPU without a fault at {seen:%H:%M:%S} UTC"
     return _says(Witness.HEALTH, Says.CLEARS, words, 0.5), refs
+
+
+def _standing(
+    health: GpuHealth, event: datetime, until: datetime, limits: Thresholds
+) -> dict[str, Fact]:
+    """What stood against the GPU then; errors that were counted long before are history."""
+    long_ago = event - timedelta(seconds=limits.forget_after_s)
+    grown = health.grown_at is None or health.grown_at >= long_ago
+    return {
+        fact.name: fact
+        for fact in health.standing
+        if fact.at <= until and (grown or fact.name != ECC)
+    }
 
 
 def _collective(facts: Sequence[Fact]) -> Testimony:

@@ -155,3 +155,17 @@ def test_an_over_long_line_in_a_file_is_a_record_and_does_not_stop_it(tmp_path: 
     log.write_bytes(b"q" * 300_000 + b"\n" + xid(9).encode())
     reader = collector(log)
     assert [record.kind for record in reader.read()] == [KernelKind.UNREADABLE, KernelKind.XID]
+
+
+def test_a_file_among_others_that_cannot_be_read_is_said_once_and_when_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, later = tmp_path / "kern.log", tmp_path / "fabric.log"
+    here.write_text(xid(1))
+    caplog.set_level("INFO", "collectors.kernel")
+    reader = collector(here, later)
+    assert [pids(reader), pids(reader)] == [[1], []]
+    assert caplog.messages == [f"{later} is not there"]
+    later.write_text(xid(2))
+    assert [pids(reader), pids(reader)] == [[2], []]
+    assert caplog.messages[1:] == [f"{later} is read again"]

@@ -537,6 +537,17 @@ def test_what_a_person_released_is_not_isolated_again_for_the_same_evidence() ->
     assert stage.take(verdict(revision=7, at=T0 + timedelta(seconds=90)), 90) == []
 
 
+def test_an_incident_that_a_release_ended_counts_again_for_what_happened_after_it() -> None:
+    stage = Stage(roomy())
+    stage.take(verdict())
+    stage.take(request(RequestAction.RELEASE), 10)
+    after = T0 + timedelta(seconds=90)
+    seen = EvidenceRef(id="e2", source="gpu", at=after)
+    (again,) = stage.commands(verdict(revision=7, at=after, evidence=(seen,)), 91)
+    assert (again.action, again.generation, again.incident) == (Action.ISOLATE, 1, "inc-1")
+    assert stage.take(verdict(revision=8, at=after, evidence=(seen,)), 92) == []
+
+
 def test_evidence_older_than_the_last_release_never_counts() -> None:
     stage = Stage(roomy())
     stage.take(verdict())

@@ -160,6 +160,15 @@ def test_the_one_rank_that_all_others_wait_for_is_accused_and_the_others_are_vic
     assert victims[0].victims == tuple(gpu(rank) for rank in range(4))
 
 
+def test_rank_0_alone_missing_at_a_barrier_mostly_writes_a_checkpoint() -> None:
+    others = [wait(rank, numel_in=1, numel_out=1) for rank in range(1, 8)]
+    accused = run(world(8) + others)[0]
+    assert (accused.kind, accused.domain, accused.weight) == ("missing-rank", gpu(0), 0.25)
+    assert "checkpoint" in accused.reason
+    elsewhere = [wait(rank, numel_in=1, numel_out=1) for rank in range(8) if rank != 3]
+    assert run(world(8) + elsewhere)[0].weight == 0.7
+
+
 def test_nothing_is_said_before_the_ranks_had_time_to_speak() -> None:
     state = JobState()
     records = world(8) + waits(range(1, 8))

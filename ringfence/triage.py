@@ -59,18 +59,28 @@ def triage(path: Path, rules: Rules, now: datetime) -> Triage:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
     driver, unread, read = Driver(rules), [], {}
+    undated: list[tuple[str, str, Struct]] = []
+    first_dated: datetime | None = None
     for found in find(path, _recognise):
         if isinstance(found, Unread):
             unread.append(found)
             continue
-        count = 0
+        records = _Read(found)
         try:
-            for topic, key, record, at in _records(found, now):
-                driver.add(topic, key, record, at)
-                count += 1
+            records.take(now)
         except READ_ERRORS as error:
-            unread.append(Unread(found.file, f"broke off after {count} records: {error}"))
-        read[found.file] = count
+            unread.append(Unread(found.file, f"broke off after {records.count} records: {error}"))
+        read[found.file] = records.count
+        for topic, key, record, at in records.dated:
+            driver.add(topic, key, record, at)
+        undated += records.undated
+        if found.kind is LogKind.NCCL and records.dated:
+            first = records.dated[0][3]
+            first_dated = first if first_dated is None else min(first, first_dated)
+    # A rank that fell silent may have printed nothing but undated lines: who it was must be
+    # known before the others speak.
+    for topic, key, record in undated:
+        driver.add(topic, key, record, first_dated or _NO_CLOCK)
     outcome = driver.run()
     return Triage(outcome.latest(), outcome.commands, unread, read)
 
@@ -103,36 +113,54 @@ def _recognise(head: list[bytes]) -> LogKind | None:
     return LogKind.KERNEL if any(map(_KERNEL_SHAPE.search, head)) else None
 
 
-def _records(log: Log, now: datetime) -> Iterator[tuple[str, str, Struct, datetime]]:
-    """Each record with its topic, key and the time at which it is taken to arrive."""
-    last = _NO_CLOCK
-    records: Iterator[KernelRecord] | Iterator[NcclRecord]
-    if log.kind is LogKind.KERNEL:
-        records = kernel.parse_stream(
-            log.lines(),
-            host=log.host,
-            now=now,
-            file=log.file,
-            coalesce=True,
-            keep_other=False,
-        )
-    else:
-        records = nccl.parse_stream(log.lines(), job=log.job, host=log.host, now=now, file=log.file)
-    for record in records:
-        last = _arrival(record, last)
-        if isinstance(record, KernelRecord):
-            if record.kind is not KernelKind.OTHER:
-                yield "kernel", record.host or log.host, record, last
-        else:
-            yield "nccl", record.job, record, last
+class _Read:
+    """The records of one log with the time at which each is taken to arrive.
+
+    An undated record arrives with the dated one before it, those in front of a log's first dated
+    one with that; ``undated`` are those of a log that has no dates at all.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.count = 0
+        self.dated: list[tuple[str, str, Struct, datetime]] = []
+        self.undated: list[tuple[str, str, Struct]] = []
+
+    def take(self, now: datetime) -> None:
+        """Read the log to its end. Raises one of READ_ERRORS where it breaks off."""
+        for topic, key, record in _records(self._log, now):
+            self.count += 1
+            at = _dated(record)
+            if at is not None:
+                self.dated += [(*one, at) for one in self.undated]
+                self.undated.clear()
+            elif self.dated:
+                at = self.dated[-1][3]
+            if at is None:
+                self.undated.append((topic, key, record))
+            else:
+                self.dated.append((topic, key, record, at))
 
 
-def _arrival(record: KernelRecord | NcclRecord, last: datetime) -> datetime:
-    if record.at is not None:
-        return record.at
-    if isinstance(record, KernelRecord) and record.uptime_s is not None:
+def _records(log: Log, now: datetime) -> Iterator[tuple[str, str, KernelRecord | NcclRecord]]:
+    """Each record with its topic and key."""
+    if log.kind is LogKind.NCCL:
+        for said in nccl.parse_stream(
+            log.lines(), job=log.job, host=log.host, now=now, file=log.file
+        ):
+            yield "nccl", said.job, said
+        return
+    for record in kernel.parse_stream(
+        log.lines(), host=log.host, now=now, file=log.file, coalesce=True, keep_other=False
+    ):
+        if record.kind is not KernelKind.OTHER:
+            yield "kernel", record.host or log.host, record
+
+
+def _dated(record: KernelRecord | NcclRecord) -> datetime | None:
+    if record.at is None and isinstance(record, KernelRecord) and record.uptime_s is not None:
         return _NO_CLOCK + timedelta(seconds=record.uptime_s)
-    return last
+    return record.at
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

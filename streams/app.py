@@ -9,7 +9,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import faust
 from aiokafka.errors import (  # type: ignore[import-untyped]
@@ -27,7 +27,7 @@ from streams.consumer import SafeConsumer
 from streams.routing import Outgoing
 from streams.runner import Runner
 from streams.stage import Stage
-from streams.states import States
+from streams.states import States, newest_seen
 
 __all__ = ["build"]
 
@@ -136,18 +136,30 @@ def _declare(
     async def restore() -> None:
         changelog = config.changelog(stage.name)
         mine = {tp.partition for tp in app.assignor.assigned_actives() if tp.topic == changelog}
-        inputs = [tp for tp in app.consumer.assignment() if tp.topic in short]
-        ends = await app.consumer.highwaters(*inputs) if inputs else {}
-        known = {
-            (short[tp.topic], tp.partition): end for tp, end in ends.items() if end is not None
-        }
-        for key in list(states.restore(table.data, mine, known)):
+        ends = await _ends(cast("SafeConsumer", app.consumer), short, newest_seen(table.data))
+        for key in list(states.restore(table.data, mine, ends)):
             del table.data[key]
         runner.time.forget()
         _LOG.info("%s stage: %d keys in %d partitions", stage.name, len(states), len(mine))
 
     table.on_recover(restore)
     return runner
+
+
+async def _ends(
+    consumer: SafeConsumer,
+    short: Mapping[str, str],
+    newest: Mapping[tuple[str, int], int],
+) -> dict[tuple[str, int], int]:
+    """End offsets of the inputs, exact where what was seen reaches the reported one."""
+    inputs = [tp for tp in consumer.assignment() if tp.topic in short]
+    ends = dict(await consumer.reported_ends(inputs)) if inputs else {}
+    doubtful = [
+        tp for tp, end in ends.items() if newest.get((short[tp.topic], tp.partition), -1) >= end
+    ]
+    if doubtful:
+        ends |= await consumer.highwaters(*doubtful)
+    return {(short[tp.topic], tp.partition): end for tp, end in ends.items()}
 
 
 class _Wire:

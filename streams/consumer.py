@@ -1,14 +1,21 @@
 """Faust's consumer, kept from dropping records around a rebalance and from idling between fetches.
 
-Faust fetches and drops records of paused partitions and counts on going back to the committed
-offsets afterwards; both ends of that are closed here.
+Faust resumes its partitions, goes back to the committed offsets and only then opens the flow, which
+empties the queues: a record that is fetched in between is lost, and committed as a gap. So no
+record of an input is fetched here before the rebalance has ended.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
-from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer
+from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+from faust.transport.drivers.aiokafka import (
+    AIOKafkaConsumerThread,
+    Consumer,
+    credentials_to_aiokafka_auth,
+    server_list,
+)
 from mode.services import WaitResults
 
 __all__ = ["SafeConsumer"]
@@ -16,20 +23,17 @@ __all__ = ["SafeConsumer"]
 #: Partitions that are resumed meanwhile are asked for after this long.
 _LONGEST_POLL_S = 0.05
 _PAIR = 2
+#: How long the last batch of a partition may take to come (it is there: only the way is long).
+_TAIL_S = 2.0
 
 
 class _Thread(AIOKafkaConsumerThread):
-    """Faust's consumer thread, with a fetch that keeps to the partitions it was asked for.
-
-    Faust hands over its live set of active partitions. Emptied while a fetch waits (as at the end
-    of a recovery), it means "all" to aiokafka: records of paused partitions are then returned,
-    and dropped. It also fixes the broker's wait at 1.5 s.
-    """
+    """Faust's consumer thread, with a fetch that keeps to the partitions it was asked for."""
 
     def _create_worker_consumer(self, transport: Any) -> Any:  # noqa: ANN401 (Faust's)
         consumer = super()._create_worker_consumer(transport)
         parent = cast("SafeConsumer", self.consumer)
-        consumer._fetch_max_wait_ms = parent.fetch_wait_ms  # noqa: SLF001 (Faust passes 1.5 s)
+        consumer._fetch_max_wait_ms = parent.fetch_wait_ms  # noqa: SLF001 (Faust fixes 1.5 s)
         return consumer
 
     async def _fetch_records(
@@ -43,21 +47,27 @@ class _Thread(AIOKafkaConsumerThread):
         if not active_partitions:
             await asyncio.sleep(wait_s)
             return {}
-        only = cast("Any", _Only(active_partitions))
+        only = cast("Any", _Only(active_partitions, cast("SafeConsumer", self.consumer)))
         return await super()._fetch_records(consumer, only, wait_s, max_records)
 
 
 class _Only:
-    """A live set of partitions that, unlike a set, still excludes all others when it is empty."""
+    """The partitions that may be fetched now: Faust's live set, without inputs while it rebalances.
 
-    def __init__(self, partitions: Collection[object]) -> None:
-        self._partitions = partitions
+    A set that Faust empties while a fetch waits (as at the end of a recovery) would mean "all" to
+    aiokafka, and the records of paused partitions would be returned and dropped: this is never
+    false.
+    """
+
+    def __init__(self, active: Collection[object], consumer: "SafeConsumer") -> None:
+        self._active = active
+        self._consumer = consumer
 
     def __bool__(self) -> bool:
         return True
 
-    def __contains__(self, tp: object) -> bool:
-        return tp in self._partitions
+    def __contains__(self, tp: Any) -> bool:  # noqa: ANN401
+        return tp in self._active and self._consumer.may_fetch(tp)
 
 
 class SafeConsumer(Consumer):
@@ -73,6 +83,48 @@ class SafeConsumer(Consumer):
 
     def _new_consumer_thread(self) -> _Thread:
         return _Thread(self, loop=self.loop, beacon=self.beacon)
+
+    def may_fetch(self, tp: Any) -> bool:  # noqa: ANN401 (aiokafka's topic and partition)
+        """Whether a record of this partition can reach its stage or table now."""
+        return not self.app.rebalancing or self._is_changelog_tp(tp)
+
+    async def highwaters(self, *partitions: Any) -> Mapping[Any, int]:  # noqa: ANN401
+        """The end offsets, read from the last batches.
+
+        The embedded broker reports the **first** offset of the last batch, plus one, as the end.
+        """
+        reported = dict(await super().highwaters(*partitions))
+        ends = await self._tails({tp: end for tp, end in reported.items() if end})
+        return reported | ends
+
+    async def reported_ends(self, partitions: Iterable[Any]) -> Mapping[Any, int]:
+        """The end offsets as the broker reports them: never too large."""
+        return await super().highwaters(*partitions)
+
+    async def _tails(self, reported: Mapping[Any, int]) -> dict[Any, int]:
+        """The offset after the last record of each partition's last batch."""
+        if not reported:
+            return {}
+        conf, transport = self.app.conf, cast("Any", self.transport)
+        reader = AIOKafkaConsumer(
+            bootstrap_servers=server_list(transport.url, transport.default_port),
+            fetch_max_wait_ms=self.fetch_wait_ms,
+            **credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
+        )
+        ends: dict[Any, int] = {}
+        await reader.start()
+        try:
+            reader.assign(list(reported))
+            for tp, end in reported.items():
+                reader.seek(tp, end - 1)
+            deadline = asyncio.get_running_loop().time() + _TAIL_S
+            while len(ends) < len(reported) and asyncio.get_running_loop().time() < deadline:
+                batches = await reader.getmany(timeout_ms=self.fetch_wait_ms)
+                for tp, records in batches.items():
+                    ends[tp] = max(reported[tp], records[-1].offset + 1)
+        finally:
+            await reader.stop()
+        return ends
 
     async def seek_to_committed(self) -> Mapping[Any, int]:
         """Seek to the committed offsets, and to the first one where there is none."""

@@ -43,8 +43,12 @@ def _domain(record: Command | DesiredState) -> bytes:
 
 
 def _host(suspicion: Suspicion) -> bytes | None:
-    """The host it concerns; failing that, the host that reported it, which has the context."""
-    named = (suspicion.host, suspicion.domain.host, *(one.host for one in suspicion.evidence))
+    """The host it concerns; failing that, the host that reported it, which has the context.
+
+    Where no line names a host, the job stands for it: that nobody can be named is said, too.
+    """
+    reporters = (one.host for one in suspicion.evidence)
+    named = (suspicion.host, suspicion.domain.host, *reporters, suspicion.job)
     host = next((host for host in named if host), None)
     return None if host is None else host.encode()
 

@@ -161,8 +161,13 @@ class Runner:
         for key in self.states.due(partition, now):
             try:
                 self._step_due(key, partition, now, work)
-            except Exception as error:
-                _LOG.exception("%s stage: the step of %r failed on a tick", self.stage.name, key)
+            except Exception as error:  # noqa: BLE001 (whatever a step raises: the others go on)
+                _LOG.error(
+                    "%s stage: the step of %r failed on a tick",
+                    self.stage.name,
+                    key,
+                    exc_info=error,
+                )
                 self.states.postpone(key, partition, now)
                 reason = f"step failed on a tick: {type(error).__name__}: {error}"
                 work.outputs.append(

@@ -7,6 +7,7 @@ in memory may be ahead of it. A key belongs to the partition its records came fr
 import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from msgspec import Raw, Struct
 
 from streams.stage import Stage
 
-__all__ = ["Kept", "Live", "StateTooLargeError", "States", "read_kept"]
+__all__ = ["Kept", "Live", "StateTooLargeError", "States", "newest_seen", "read_kept"]
 
 _LOG = logging.getLogger(__name__)
 _ENCODER = msgspec.json.Encoder()
@@ -47,6 +48,18 @@ _DECODER = msgspec.json.Decoder(Kept)
 def read_kept(value: bytes) -> Kept:
     """Decode one table value; raises msgspec.MsgspecError."""
     return _DECODER.decode(value)
+
+
+def newest_seen(table: Mapping[bytes, bytes]) -> dict[tuple[str, int], int]:
+    """The highest offset that any key has seen of each (short topic name, partition)."""
+    newest: dict[tuple[str, int], int] = {}
+    for value in table.values():
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            kept = _DECODER.decode(value)
+            for topic, offset in kept.seen.items():
+                place = topic, kept.partition
+                newest[place] = max(offset, newest.get(place, -1))
+    return newest
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from streams.topics import prepare
 __all__ = ["WorkerConfig", "run"]
 
 _LOG = logging.getLogger(__name__)
-_NOISY = ("faust", "mode", "aiokafka", "kafka", "streams.app")
+_NOISY = ("faust", "mode", "aiokafka", "kafka", "streams.app", "streams.consumer")
 #: They repeat themselves ten times a second while a broker is gone.
 _REPEATING = (
     "aiokafka",

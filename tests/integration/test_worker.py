@@ -273,6 +273,30 @@ def test_state_survives_a_clean_restart_and_nothing_is_read_twice(bench: Bench) 
     ]
 
 
+@pytest.mark.slow
+def test_a_second_worker_takes_over_and_no_record_is_lost_or_counted_twice(bench: Bench) -> None:
+    hosts = [f"node-{number}" for number in range(12)]
+    first = bench.worker()
+    for number in range(1, 4):
+        for host in hosts:
+            bench.kernel(host, number)
+    bench.until(lambda read: commanded(read) == 36)
+
+    bench.worker()
+    for number in range(4, 8):
+        for host in hosts:
+            bench.kernel(host, number)
+        time.sleep(2)
+    assert bench.stop(first) == 0
+    for number in range(8, 10):
+        for host in hosts:
+            bench.kernel(host, number)
+    bench.until(lambda read: commanded(read) == 108, within_s=90)
+
+    right = {f"{host} {number}" for host in hosts for number in range(1, 10)}
+    assert reasons(bench.read["verdicts"]) == right
+
+
 def test_unequal_partition_counts_are_one_sentence_at_the_start(
     kafka: Kafka, tmp_path: Path
 ) -> None:

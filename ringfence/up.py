@@ -3,10 +3,11 @@
 import contextlib
 import shlex
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evidence.transport import Kafka
+from rich.console import Console
+
 from ringfence import show
 from ringfence.cluster import ClusterError, ensure_topics
 from ringfence.embedded import BrokerError, EmbeddedBroker
@@ -31,9 +32,9 @@ def up(
 ) -> None:
     """Start broker (unless settings name one), worker, sink, agent and scheduler; wait for stop.
 
-    Raises UpError when the folder, the broker or the topics cannot be had.
+    A part that dies is started again; when the embedded broker does, all are, since what it held
+    is lost. Raises UpError when the folder, the broker or the topics cannot be had.
     """
-    console = show.screen()
     data = settings.data.absolute()
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -42,34 +43,67 @@ def up(
         raise UpError(f"The data folder {data} cannot be used: {error.strerror}.") from error
     except ValueError as error:
         raise UpError(f"{program!r} is no command line: {error}.") from error
-    with contextlib.ExitStack() as held:
-        bootstrap = settings.sections["kafka"].get("bootstrap")
+    house = _House(
+        settings, None if config is None else config.absolute(), data, agent, carry_out,
+        show.screen(),
+    )  # fmt: skip
+    while not stop.is_set():
+        house.run(stop)
+    house.console.print("All parts stopped.")
+
+
+@dataclass(frozen=True, slots=True)
+class _House:
+    """What `up` starts, and where it says so."""
+
+    settings: Settings
+    config: Path | None
+    data: Path
+    agent: bool
+    carry_out: list[str] | None
+    console: Console
+
+    def run(self, stop: threading.Event) -> None:
+        """Run everything until ``stop``, or until the embedded broker dies."""
+        with contextlib.ExitStack() as held:
+            broker, bootstrap = self._broker(held)
+            supervisor = held.enter_context(Supervisor(self.data / "logs", say=self.console.print))
+            self._start(supervisor, Parts(self.data, bootstrap, self.config))
+            names = ", ".join(part.name for part in supervisor.parts)
+            self.console.print(
+                f"Running: {names}. Files in {self.data}. Ctrl-C stops all.", soft_wrap=True
+            )
+            while not stop.wait(0.5):
+                if broker is not None and not broker.alive:
+                    self.console.print(
+                        "The embedded broker died; what it held is lost. All is started again.",
+                        soft_wrap=True,
+                    )
+                    return
+            self.console.print("Stopping ...")
+
+    def _broker(self, held: contextlib.ExitStack) -> tuple[EmbeddedBroker | None, str]:
+        """The embedded broker, unless the settings name another, and where the topics are."""
+        broker: EmbeddedBroker | None = None
+        bootstrap = self.settings.sections["kafka"].get("bootstrap")
         try:
             if bootstrap is None:
-                broker = EmbeddedBroker(log=data / "broker.log")
-                bootstrap = held.enter_context(broker).bootstrap
-                console.print(
+                broker = held.enter_context(EmbeddedBroker(log=self.data / "broker.log"))
+                bootstrap = broker.bootstrap
+                self.console.print(
                     f"Broker: embedded, in memory, on {bootstrap} "
-                    "(it forgets when it stops; --bootstrap names a lasting one)"
+                    "(it forgets when it stops; --bootstrap names a lasting one)",
+                    soft_wrap=True,
                 )
-            kafka = _kafka(settings, bootstrap)
-            ensure_topics(kafka)
+            ensure_topics(replace(self.settings.kafka, bootstrap=bootstrap))
         except (BrokerError, ClusterError) as error:
             raise UpError(str(error)) from error
-        parts = Parts(data, bootstrap, None if config is None else config.absolute())
-        supervisor = held.enter_context(Supervisor(data / "logs", say=console.print))
+        return broker, bootstrap
+
+    def _start(self, supervisor: Supervisor, parts: Parts) -> None:
         supervisor.start("worker", parts.worker())
         supervisor.start("sink", parts.sink())
-        if agent:
+        if self.agent:
             supervisor.start("agent", parts.agent())
-        if carry_out is not None:
-            supervisor.start("scheduler", parts.scheduler_exec(carry_out))
-        names = ", ".join(part.name for part in supervisor.parts)
-        console.print(f"Running: {names}. Files in {data}. Ctrl-C stops all.", soft_wrap=True)
-        stop.wait()
-        console.print("Stopping ...")
-    console.print("All parts stopped.")
-
-
-def _kafka(settings: Settings, bootstrap: str) -> Kafka:
-    return replace(settings.kafka, bootstrap=bootstrap)
+        if self.carry_out is not None:
+            supervisor.start("scheduler", parts.scheduler_exec(self.carry_out))

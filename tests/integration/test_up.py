@@ -143,6 +143,20 @@ def test_all_parts_run_one_that_is_killed_is_restarted_and_ctrl_c_ends_them_all(
         assert not re.search(rf"{part} did not stop", up.said())
 
 
+@pytest.mark.chaos
+def test_a_broker_that_is_killed_is_said_and_the_parts_go_on_with_the_next_one(up: Up) -> None:
+    up.until(lambda: "worker ready" in up.log("worker"))
+    (broker,) = (pid for pid, line in up.descendants().items() if " broker " in line)
+    os.kill(broker, signal.SIGKILL)
+    up.until(lambda: "The embedded broker died; what it held is lost." in up.said())
+    up.until(lambda: up.log("worker").count("worker ready") == 2)
+    with up.kernel.open("a") as log:
+        log.write(f"[ 812.500000] {LOST}\n")
+    up.until(up.drained.exists)
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(15) == 0
+
+
 def why(up: Up, command: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "ringfence", "--data", str(up.data), "why", command],

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from ringfence.supervise import Supervisor
 
 SLEEPER = (sys.executable, "-c", "print('here', flush=True); import time; time.sleep(60)")
@@ -60,3 +62,14 @@ def test_stop_ends_every_part_even_one_that_ignores_it(tmp_path: Path) -> None:
     assert not any(map(alive, pids))
     assert said == ["stubborn did not stop within 0.5 s and was killed"]
     assert [part.restarts for part in parts] == [0, 0]
+
+
+def test_parts_get_the_environment_they_are_given_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGFENCE_KAFKA_PREFIX", "production.")
+    tell = (sys.executable, "-c", "import os; print(sorted(os.environ), flush=True); input()")
+    with Supervisor(tmp_path, say=lambda _: None, environ={"LANG": "C"}) as supervisor:
+        log = supervisor.log_file(supervisor.start("teller", tell))
+        wait_for(lambda: log.exists() and "LANG" in log.read_text())
+    assert "RINGFENCE" not in log.read_text()

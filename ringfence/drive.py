@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from evidence.decisions import Command, DesiredState, Suspicion, Verdict
+from evidence.decisions import Command, DesiredState, Status, Suspicion, Verdict
 from evidence.identity import digest
 from evidence.records import Tick
 from rules import host, isolation, job
@@ -37,11 +37,10 @@ class Outcome:
     states: list[DesiredState] = field(default_factory=list)
 
     def latest(self) -> list[Verdict]:
-        """The last revision of each incident, in the order in which they were first decided."""
-        last: dict[str, Verdict] = {}
-        for verdict in self.verdicts:
-            last[verdict.incident] = verdict
-        return list(last.values())
+        """The last revision of each incident, the surest first."""
+        last = {verdict.incident: verdict for verdict in self.verdicts}
+        order = tuple(Status)
+        return sorted(last.values(), key=lambda one: (order.index(one.status), -one.confidence))
 
 
 class Driver:

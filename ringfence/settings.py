@@ -25,8 +25,8 @@ _Config = TypeVar("_Config")
 SECTIONS = ("kafka", "agent", "worker", "sink", "scheduler")
 
 
-# `kafka-1:9092`, `10.1.2.3`, `[fd00::12]:9093`
-_BROKER = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\],/]+)(?::(?P<port>\d{1,5}))?")
+# `kafka-1:9092`, `10.1.2.3:9092`, `[fd00::12]:9093`
+_BROKER = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\],/]+)(?::(?P<port>\d{1,5}))")
 _LAST_PORT = 65_535
 
 
@@ -76,7 +76,7 @@ def check_bootstrap(brokers: str) -> None:
     """Raise SettingsError where a list of brokers is not HOST:PORT with commas between."""
     for broker in brokers.split(","):
         found = _BROKER.fullmatch(broker.strip())
-        if found is None or not 0 < int(found["port"] or 1) <= _LAST_PORT:
+        if found is None or not 0 < int(found["port"]) <= _LAST_PORT:
             raise SettingsError(f"[kafka] bootstrap: {broker!r} is not HOST:PORT")
 
 
@@ -92,7 +92,8 @@ def load(
     """
     sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     content = _read(file)
-    root = data or content.pop("data", None) or environ.get("RINGFENCE_DATA") or "ringfence-data"
+    written = content.pop("data", None)
+    root = data or environ.get("RINGFENCE_DATA") or written or "ringfence-data"
     for name, values in content.items():
         if name not in sections or not isinstance(values, dict):
             raise SettingsError(f"{file}: unknown section [{name}]; known: {', '.join(SECTIONS)}")

@@ -63,10 +63,17 @@ def one_line(record: Struct) -> str:
 
 
 def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows as a table; values as text, an absent one empty."""
-    grid = Table(*(escape(name) for name in columns))
-    for row in rows:
-        grid.add_row(*("" if value is None else escape(str(value)) for value in row))
+    """Rows as a table on a terminal, nothing cut; tab-separated where another program reads."""
+    texts = [["" if value is None else str(value) for value in row] for row in rows]
+    if not console.is_terminal:
+        for cells in (columns, *texts):
+            console.file.write("\t".join(" ".join(cell.split()) for cell in cells) + "\n")
+        return
+    grid = Table()
+    for name in columns:
+        grid.add_column(escape(name), overflow="fold")
+    for cells in texts:
+        grid.add_row(*map(escape, cells))
     console.print(grid)
 
 
@@ -94,12 +101,12 @@ def _rank(part: Domain) -> str | None:
 
 def headline(console: Console, one: Verdict) -> None:
     """A verdict in two lines: what and where, and why."""
-    colour = _COLOUR[one.status]
-    _print(
-        console,
-        f"[{colour}]{one.status}[/] [bold]{one.cause}[/]: {escape(domain(one.domain))}"
-        f"  confidence {one.confidence:.2f}",
-    )
+    what = f"[{_COLOUR[one.status]}]{one.status}[/]"
+    if one.status is Status.SOFTWARE:  # a card is named only to say whose program it was
+        where = f"the program on {escape(domain(one.domain))}, not the hardware"
+    else:
+        what, where = f"{what} [bold]{one.cause}[/]", escape(domain(one.domain))
+    _print(console, f"{what}: {where}  confidence {one.confidence:.2f}")
     _say(console, one.reason)
 
 
@@ -134,7 +141,10 @@ def command(console: Console, one: Command) -> None:
 def ack(console: Console, one: Ack) -> None:
     """An ack."""
     scheduler = escape(one.scheduler)
-    _print(console, f"[bold green]ack[/] {one.status} by {scheduler}: command {one.command}")
+    detail = f" ({escape(' '.join(one.detail.split()))})" if one.detail else ""
+    _print(
+        console, f"[bold green]ack[/] {one.status}{detail} by {scheduler}: command {one.command}"
+    )
 
 
 def triage(console: Console, found: "Triage") -> None:
@@ -144,7 +154,8 @@ def triage(console: Console, found: "Triage") -> None:
     for order in found.commands:
         command(console, order)
     if not found.verdicts:
-        console.print(f"Nothing at fault in {len(found.read)} logs.")
+        logs = "1 log" if len(found.read) == 1 else f"{len(found.read)} logs"
+        console.print(f"Nothing at fault in {logs}.")
     for missed in found.unread:
         _say(console, f"not read: {missed.file}: {missed.reason}", style="yellow")
 

@@ -22,6 +22,7 @@ _LOG = logging.getLogger(__name__)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 15.0
 #: A part that ran this long is healthy again: its next restart waits the shortest time.
 _HEALTHY_AFTER_S = 30.0
+_LAST_WORDS = 4096
 
 
 @dataclass(slots=True)
@@ -147,12 +148,20 @@ class Supervisor:
 
     def _died(self, part: Part, code: int) -> None:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self._say(f"{part.name} {how}; its log: {self.log_file(part)}")
+        self._say(f"{part.name} {how}: {self._last_words(part)} (log: {self.log_file(part)})")
         if time.monotonic() - part.started > _HEALTHY_AFTER_S:
             part.wait_s = _FIRST_WAIT_S
         part.process = None
         part.due = time.monotonic() + part.wait_s
         part.wait_s = min(part.wait_s * 2, _LONGEST_WAIT_S)
+
+    def _last_words(self, part: Part) -> str:
+        """The last line of a part's log: mostly the one sentence that says why it ended."""
+        with self.log_file(part).open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - _LAST_WORDS))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        return lines[-1] if lines else "it said nothing"
 
 
 def _signal(part: Part, number: int) -> None:

@@ -3,17 +3,23 @@
 import contextlib
 import shlex
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
+from collectors.agent import AgentConfig
 from ringfence import show
 from ringfence.cluster import ClusterError, ensure_topics
 from ringfence.embedded import BrokerError, EmbeddedBroker
 from ringfence.parts import Parts
 from ringfence.settings import Settings
 from ringfence.supervise import Supervisor
+from rules import tables
+from schedulers.consumer import SchedulerConfig
+from streams.config import WorkerConfig
+from warehouse.sink import SinkConfig
 
 __all__ = ["UpError", "up"]
 
@@ -43,6 +49,7 @@ def up(
         raise UpError(f"The data folder {data} cannot be used: {error.strerror}.") from error
     except ValueError as error:
         raise UpError(f"{program!r} is no command line: {error}.") from error
+    _check(settings)
     house = _House(
         settings, None if config is None else config.absolute(), data, agent, carry_out,
         show.screen(),
@@ -50,6 +57,23 @@ def up(
     while not stop.is_set():
         house.run(stop)
     house.console.print("All parts stopped.")
+
+
+def _check(settings: Settings) -> None:
+    """Refuse what a part would refuse at each start: settings, policy, thresholds."""
+    own: Mapping[str, tuple[type, dict[str, object]]] = {
+        "agent": (AgentConfig, {}),
+        "worker": (WorkerConfig, {}),
+        "sink": (SinkConfig, {"root": settings.warehouse}),
+        "scheduler": (SchedulerConfig, {}),
+    }
+    try:
+        for section, (config, given) in own.items():
+            settings.build(config, section, kafka=settings.kafka, **given)
+        worker = settings.build(WorkerConfig, "worker", kafka=settings.kafka)
+        tables.load(worker.thresholds, worker.policy)
+    except (ValueError, OSError) as error:
+        raise UpError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

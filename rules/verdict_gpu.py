@@ -164,7 +164,11 @@ def _certain(case: _Case, scene: Scene) -> _Sure | None:
         why = root_of(hard).words
         return _Sure(Status.LOCALIZED, _bonus(0.9, hearing), hard=True, why=why)
     if chain_confirmed(case.facts):
-        return _Sure(Status.LOCALIZED, _bonus(0.85, hearing), why="two units of the driver agree")
+        return _Sure(
+            Status.LOCALIZED,
+            _bonus(0.85, hearing),
+            why="the driver reported it from two of its units",
+        )
     if len(accusers) == _ALL:
         return _Sure(Status.LOCALIZED, 0.97, why="three witnesses agree")
     crossing = next((fact for fact in accused if fact.crossing), None)
@@ -336,10 +340,12 @@ _SPOKEN = {Witness.KERNEL: "kernel", Witness.HEALTH: "NVML", Witness.COLLECTIVE:
 def _reason(case: _Case, sure: _Sure, scene: Scene) -> str:
     hearing = case.hearing
     name = _name(case, scene)
-    accused = "; ".join(f"{_SPOKEN[one.witness]}: {one.words}" for one in hearing.accusers)
+    accused = "; ".join(
+        f"{_SPOKEN[one.witness]}: {one.words.rstrip('.')}" for one in hearing.accusers
+    )
     why = f" ({sure.why})" if sure.why else ""
     if sure.status is Status.LOCALIZED:
-        port = f"; {case.port.words} failed first" if case.port is not None else ""
+        port = f"; {case.port.words} failed with it" if case.port is not None else ""
         return f"{name} is at fault{why}: {accused}{port}."
     if sure.status is Status.SUSPECTED:
         return f"{name} is suspected{why}: {accused}{_cleared(hearing)}."

@@ -55,7 +55,11 @@ def _request(
     with one_sentence(desk.DeskError):
         record = desk.request(action=action, domain=domain, at=datetime.now(UTC), **given)
         desk.send(settings.kafka, "requests", None, record)
-    click.echo(f"asked to {action} {record.domain.id} ({record.id})")
+    level = f" ({record.level})" if action == "isolate" else ""
+    click.echo(
+        f"asked to {action}{level} {record.domain.id}: request {record.id}. "
+        "A person's word is carried out in shadow mode too."
+    )
 
 
 @click.command()
@@ -63,12 +67,21 @@ def _request(
 @click.argument("domain")
 @click.option("--by", help="Who asks (default: you).")
 @click.option("--reason", default="", help="Why.")
-@click.option("--level", type=click.Choice(["cordon", "drain", "evict"]), default="cordon")
+@click.option(
+    "--level",
+    type=click.Choice(["cordon", "drain", "evict"]),
+    default="cordon",
+    show_default=True,
+    help="How hard.",
+)
 @click.pass_obj
 def isolate(
     context: Front, bootstrap: str | None, domain: str, by: str | None, reason: str, level: str
 ) -> None:
-    """Ask to isolate DOMAIN (gpu:HOST/0000:3b:00, node:HOST, link:GUID/PORT, rack:NAME)."""
+    """Ask to isolate DOMAIN (gpu:HOST/0000:3b:00, node:HOST, link:GUID/PORT, rack:NAME).
+
+    It is carried out whatever the mode and the budget: shadow holds for our own commands only.
+    """
     _request(context, bootstrap, "isolate", domain, by=by, reason=reason, level=level)
 
 

@@ -52,6 +52,7 @@ WRONG = [
     ("demo --within 0", "not in the range"),
     ("up --bootstrap 127.0.0.1:kafka", r"\[kafka\] bootstrap: '127.0.0.1:kafka' is not HOST:PORT"),
     ("--data {folder}/file up", "file cannot be used: File exists"),
+    ("--config {folder}/policy.toml up", "no-such-policy.toml"),
     ('up --exec "drain-it \'now"', "is no command line: No closing quotation"),
     ("agent --once --gpu radeon", "'radeon'"),
     ("agent --once --gpu recording", "gpu_recording names no file"),
@@ -101,6 +102,7 @@ def folder(tmp_path: Path) -> Path:
         ("number", "[kafka]\nbootstrap = 9092\n"),
         ("agent", '[agent]\nkernel_file = "/var/log/kern.log"\n'),
         ("worker", '[worker]\ntick_s = "often"\n'),
+        ("policy", '[worker]\npolicy = "no-such-policy.toml"\n'),
     ):
         (tmp_path / f"{name}.toml").write_text(text)
     return tmp_path

@@ -153,7 +153,7 @@ def test_triage_of_a_quiet_log_is_0(ringfence: Any, tmp_path: Path) -> None:
     (tmp_path / "n1.log").write_text(QUIET)
     found = judged(ringfence("triage", str(tmp_path / "n1.log"), "--json"))
     assert found["verdicts"] == found["commands"] == found["unread"] == []
-    assert ringfence("triage", str(tmp_path / "n1.log")).stdout == "Nothing at fault in 1 logs.\n"
+    assert ringfence("triage", str(tmp_path / "n1.log")).stdout == "Nothing at fault in 1 log.\n"
 
 
 def test_triage_of_an_application_fault_is_software_and_commands_nothing(

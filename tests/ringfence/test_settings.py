@@ -62,3 +62,18 @@ def test_a_wrong_setting_is_one_sentence(tmp_path: Path, text: str, sentence: st
 def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no\.toml"):
         load(tmp_path / "no.toml", None, {})
+
+
+def test_the_data_folder_follows_the_same_order_and_never_trips_over_itself(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path, 'data = "/from/file"\n')
+    environ = {"RINGFENCE_DATA": "/from/variable"}
+    assert load(file, None, {}).data == Path("/from/file")
+    assert load(file, None, environ).data == Path("/from/variable")
+    assert load(file, Path("/from/flag"), environ).data == Path("/from/flag")
+
+
+def test_a_broker_without_a_port_is_one_sentence() -> None:
+    with pytest.raises(SettingsError, match="'localhost' is not HOST:PORT"):
+        _ = load(None, None, {}, {"kafka": {"bootstrap": "localhost"}}).kafka

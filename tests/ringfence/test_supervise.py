@@ -73,3 +73,12 @@ def test_parts_get_the_environment_they_are_given_and_no_other(
         log = supervisor.log_file(supervisor.start("teller", tell))
         wait_for(lambda: log.exists() and "LANG" in log.read_text())
     assert "RINGFENCE" not in log.read_text()
+
+
+def test_a_part_that_dies_is_said_with_its_own_last_words(tmp_path: Path) -> None:
+    said: list[str] = []
+    dying = (sys.executable, "-c", "import sys; print('Error: no such rack'); sys.exit(2)")
+    with Supervisor(tmp_path, say=said.append) as supervisor:
+        supervisor.start("sink", dying)
+        wait_for(lambda: bool(said))
+    assert said[0].startswith("sink ended with 2: Error: no such rack (log: ")

@@ -234,6 +234,11 @@ def test_the_timeline_puts_all_sources_in_one_order(root: Path, store: Any) -> N
     store("gpu", _frame(0, _gpu()), _frame(2, lost), _frame(3, lost))
     store("verdicts", _verdict(4))
     store("isolation.commands", _command(), _command())
+    done = Ack(
+        id="a9", command=_command().id, domain_id=_command().domain_id, at=_at(6),
+        scheduler="exec", status=AckStatus.DONE, detail="exit code 0",
+    )  # fmt: skip
+    store("isolation.acks", done)
     sql = "select event_at, source, host, pci, what, text from timeline order by event_at"
     assert query(root, sql)[1] == [
         (_at(1), "kernel", "trn-17", "0000:4c:00", "xid 48", "NVRM: Xid (PCI:0000:4c:00): 48"),
@@ -242,6 +247,10 @@ def test_the_timeline_puts_all_sources_in_one_order(root: Path, store: Any) -> N
         (
             _at(5), "command", "trn-17", "0000:4c:00", "isolate drain",
             "gpu:trn-17/0000:4c:00: uncorrectable memory",
+        ),
+        (
+            _at(6), "ack", "trn-17", "0000:4c:00", "done",
+            "exec on gpu:trn-17/0000:4c:00: exit code 0",
         ),
     ]  # fmt: skip
 

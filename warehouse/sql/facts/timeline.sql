@@ -1,6 +1,6 @@
 -- What happened, from all sources, one row an event: order it by `event_at` and filter by host or time.
 -- A GPU that is not ok stands here once a status and boot, not once a sample. Left out: ticks, GPUs
--- that are ok, kernel lines of kind other, and NCCL lines that only say who is who.
+-- that are ok, kernel lines of kind other and peermem's (every teardown prints them), and NCCL lines that only say who is who.
 create view facts.timeline as
 with
 events as (
@@ -8,7 +8,7 @@ events as (
         coalesce(event_at, observed_at) as event_at, host, pci, 'kernel' as source,
         case when code is null then kind else kind || ' ' || code end as what, raw as text, id
     from staging.kernel
-    where kind <> 'other'
+    where kind not in ('other', 'peermem')
     union all
     select
         min(event_at) as event_at, any_value(host) as host, any_value(pci) as pci, 'gpu' as source,
@@ -44,9 +44,14 @@ events as (
     from staging.commands
     union all
     select
-        event_at, null as host, null as pci, 'ack' as source, status as what,
-        scheduler || ' on ' || domain_id || ': ' || detail as text, id
-    from staging.acks
+        acks.event_at, sent.host, sent.pci, 'ack' as source, acks.status as what,
+        acks.scheduler || ' on ' || acks.domain_id || ': ' || acks.detail as text, acks.id
+    from staging.acks as acks
+    left join (
+        select id, any_value(domain.host) as host, any_value(domain.pci) as pci
+        from staging.commands
+        group by id
+    ) as sent on sent.id = acks.command
 )
 select event_at, source, host, pci, what, text, id
 from events

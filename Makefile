@@ -14,6 +14,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CACHE := $(or $(RINGFENCE_CACHE),$(HOME)/.cache/ringfence)
 PYTEST_FLAGS ?=
+BENCH_FLAGS ?=
 
 .PHONY: help setup demo up test slow lint format bench kafka schemas lock clean
 
@@ -50,7 +51,7 @@ format: $(READY) ## Format the code and mend what ruff can mend
 
 bench: $(READY) ## Measure: parsers, rules, Kafka and Faust, sink, latency
 	@$(FETCH_KAFKA)
-	$(BIN)/python bench/run.py
+	$(BIN)/python bench/run.py $(BENCH_FLAGS)
 
 kafka: $(READY) ## Run one Apache Kafka on 127.0.0.1:9092 until Ctrl-C
 	$(BIN)/python deploy/kafka/local_kafka.py

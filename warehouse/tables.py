@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from evidence.records import FabricPort, FabricRecord, GpuFrame, GpuSnapshot, GpuTick
 from evidence.wire import DecodeError, decode
-from warehouse.convert import converters
+from warehouse.convert import Convert, converters
 from warehouse.kinds import FIELD_OF, Kind, fields_of
 
 __all__ = ["Fetched", "Message", "build", "read"]
@@ -232,9 +232,19 @@ def _columns(
         values = cells[number::width]
         convert = convert_of.get(column.name)
         if convert is not None:
-            values = [None if one is None else convert(one) for one in values]
-        columns[column.name] = _array(values, column.type)
+            columns[column.name] = _nested(values, convert, column.type)
+        else:
+            columns[column.name] = _array(values, column.type)
     return columns
+
+
+def _nested(values: list[object], convert: Convert, arrow: pa.DataType) -> pa.Array:
+    """Converted values as an array; a column of one value (what a make cannot tell) needs one."""
+    count, first = len(values), values[0]
+    if first == values[-1] and values.count(first) == count:
+        one = pa.array([None if first is None else convert(first)], arrow)
+        return one.take(pa.repeat(pa.scalar(0, pa.int8()), count))
+    return _array([None if one is None else convert(one) for one in values], arrow)
 
 
 def _array(values: Sequence[object], arrow: pa.DataType) -> pa.Array:

@@ -3,11 +3,14 @@
 Each case: its sentence, the records, the last word on each incident (none: silence).
 """
 
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from evidence.records import GpuStatus
+from rules.health import _to_be_noted
 
 LOST = {"status": GpuStatus.LOST, "error": 15}
 RESET = {"status": GpuStatus.RESET_REQUIRED, "error": 16}
@@ -179,3 +182,19 @@ def test_a_case_is_judged_as_it_should(case: tuple[Any, ...], node: Any, records
         node.take(record)
     node.run_on()
     assert node.told() == sorted(expected[0] if expected else ())
+
+
+def test_hosts_that_were_read_together_are_not_noted_together() -> None:
+    at = datetime(2026, 3, 2, 8, tzinfo=UTC)
+
+    def first_second(host: str) -> int:
+        return next(
+            second
+            for second in range(1000)
+            if _to_be_noted(at, at + timedelta(seconds=second), host, 60.0)
+        )
+
+    hosts = Counter(first_second(f"gpu-r{rack:02d}-n{node}") for rack in range(50)
+                    for node in range(20))  # fmt: skip
+    assert 60 <= min(hosts) <= max(hosts) <= 91
+    assert max(hosts.values()) < 100, "of 1,000 hosts no tenth is noted within one second"

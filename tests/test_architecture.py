@@ -31,7 +31,7 @@ PURE = ("evidence", "rules")
 
 # Built from parts, so that this file does not name what it forbids.
 _THIS_MACHINE = re.compile(
-    "|".join(("/work/" + "main", "/work/" + "shared", "/root/" + r"\.", "/tmp/" + "rf"))
+    "|".join((re.escape(str(ROOT)) + r"\b", "/home/" + r"\w", "/Users/" + r"\w"))
 )
 _REGISTRIES = re.compile(
     "|".join(

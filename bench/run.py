@@ -8,10 +8,12 @@ wrong flag.
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import codec
@@ -48,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a short run that proves nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _leave)
     measured_on = machine.describe()
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(machine.sentence(measured_on), highlight=False)
@@ -68,6 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
         found = {"machine": measured_on, "quick": given.quick, "groups": groups, "failed": failed}
         given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return 1 if failed else 0
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    """End as Ctrl-C does, so that the broker, the parts and the folders go too."""
+    raise SystemExit(128 + number)
 
 
 def _group(name: str, rig: Rig) -> dict[str, Any]:
@@ -112,4 +120,7 @@ def _number(value: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -147,8 +147,11 @@ class Supervisor:
             self._died(part, code)
 
     def _died(self, part: Part, code: int) -> None:
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        self._say(f"{part.name} {how}: {self._last_words(part)} (log: {self.log_file(part)})")
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        else:
+            how = f"ended with {code}: {self._last_words(part)}"
+        self._say(f"{part.name} {how}; its log: {self.log_file(part)}")
         if time.monotonic() - part.started > _HEALTHY_AFTER_S:
             part.wait_s = _FIRST_WAIT_S
         part.process = None

@@ -81,4 +81,4 @@ def test_a_part_that_dies_is_said_with_its_own_last_words(tmp_path: Path) -> Non
     with Supervisor(tmp_path, say=said.append) as supervisor:
         supervisor.start("sink", dying)
         wait_for(lambda: bool(said))
-    assert said[0].startswith("sink ended with 2: Error: no such rack (log: ")
+    assert said[0].startswith("sink ended with 2: Error: no such rack; its log: ")

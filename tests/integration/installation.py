@@ -133,6 +133,7 @@ class Installation:
         if self._player is not None:
             self._player.join()
         self._working.stop()
+        self.until(lambda: not self.sent() - self.stored())
         self._storing.stop()
 
     # --- The incident. --------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from evidence.records import KernelKind, KernelRecord
 from evidence.transport import Kafka
+from warehouse.query import query
 
 pytestmark = [
     pytest.mark.integration,
@@ -56,8 +58,21 @@ def check(here: Any, *, agent_killed: bool = False) -> None:
     expected, stored = here.sent(), here.stored()
     assert expected - stored == {}
     assert stored - expected == {}
-    ids = [row[3] for row in expected if row[0] == "kernel" and row[3] is not None]
-    assert agent_killed or len(set(ids)) == len(ids), "a kernel record is in Kafka twice"
+    check_kernel_records(here, agent_killed=agent_killed)
+
+
+def check_kernel_records(here: Any, *, agent_killed: bool) -> None:
+    """One line, one id; sent twice only by an agent that was killed, and counted once even so."""
+    records = [one for one in here.records("kernel") if isinstance(one, KernelRecord)]
+    lines: dict[str, set[tuple[Any, ...]]] = {}
+    for one in records:
+        lines.setdefault(one.id, set()).add((one.host, one.file, one.seq, one.code, one.raw))
+    assert {key: found for key, found in lines.items() if len(found) > 1} == {}
+    if not agent_killed:
+        assert len(lines) == len(records), "a kernel record is in Kafka twice"
+    xids = sorted({one.id for one in records if one.kind is KernelKind.XID})
+    _, rows = query(here.folder / "warehouse", "select id from xids order by id")
+    assert [row[0] for row in rows] == xids
 
 
 @pytest.mark.parametrize("victims", ["worker", "sink", "scheduler and agent", "broker"])

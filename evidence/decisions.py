@@ -5,7 +5,8 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from evidence.records import Mig, _Wire
+from evidence.records.kernel import Mig
+from evidence.records.wire import Wire
 
 __all__ = [
     "Ack",
@@ -173,7 +174,7 @@ class Recovery(StrEnum):
     DIAGNOSE = "diagnose"
 
 
-class Suspicion(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="suspicion/1"):
+class Suspicion(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="suspicion/1"):
     """One source's statement about one part, sent to the host it concerns.
 
     ``says`` accuses or clears; ``status`` is ``software`` for positive software evidence,
@@ -198,7 +199,7 @@ class Suspicion(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="suspi
     victims: tuple[Domain, ...] = ()
 
 
-class Verdict(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="verdict/1"):
+class Verdict(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="verdict/1"):
     """Cause, domain and status of one incident; a later ``revision`` replaces an earlier one.
 
     ``incident`` is the id of the incident's root evidence and never changes. ``evidence`` is in
@@ -247,7 +248,7 @@ class Level(StrEnum):
     EVICT = "evict"
 
 
-class Command(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="command/1"):
+class Command(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="command/1"):
     """Isolate or release one domain.
 
     ``id`` = hash(domain, action, root evidence, generation): the same decision has the same id
@@ -288,7 +289,7 @@ class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
     firm: bool = False
 
 
-class DesiredState(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="state/1"):
+class DesiredState(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="state/1"):
     """What a domain should be now: out while it has holds. Consumers reconcile from this.
 
     ``note`` says why it changed where no hold tells, e.g. a command that expired.
@@ -314,7 +315,7 @@ class RequestAction(StrEnum):
     HOLD = "hold"
 
 
-class Request(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="request/1"):
+class Request(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="request/1"):
     """A person's wish, by hand; only the isolation stage turns it into a command."""
 
     id: str
@@ -335,7 +336,7 @@ class AckStatus(StrEnum):
     SKIPPED = "skipped"
 
 
-class Ack(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ack/1"):
+class Ack(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ack/1"):
     """A scheduler's answer to one command."""
 
     id: str
@@ -350,7 +351,7 @@ class Ack(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ack/1"):
     took_ms: int | None = None
 
 
-class DeadLetter(_Wire, frozen=True, kw_only=True, omit_defaults=True, tag="deadletter/1"):
+class DeadLetter(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="deadletter/1"):
     """A message that could not be decoded or made a step fail, byte for byte, with the error."""
 
     id: str

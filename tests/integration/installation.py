@@ -133,7 +133,8 @@ class Installation:
         if self._player is not None:
             self._player.join()
         self._working.stop()
-        self.until(lambda: not self.sent() - self.stored())
+        if self._storing.parts:
+            self.until(lambda: not self.sent() - self.stored())
         self._storing.stop()
 
     # --- The incident. --------------------------------------------------------------------------

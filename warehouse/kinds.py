@@ -124,6 +124,7 @@ def _gpu_columns() -> list[pa.Field]:
         pa.field("event_at", tick["at"]),
         pa.field("nvml_error", tick["error"]),
         pa.field("nvml_error_text", tick["error_text"]),
+        pa.field("nvml_events", tick["events"]),
         *fields_of(GpuSnapshot),
     ]
 

@@ -24,6 +24,7 @@ _US_PER_MS = 1000
 
 _SNAPSHOT_FIELDS = tuple(fields_of(GpuSnapshot))
 _PORT_FIELDS = tuple(fields_of(FabricPort))
+_EVENTS = converters(GpuTick)["events"]
 _TICK_TYPES = {one.name: one.type for one in fields_of(GpuTick) if one.name != "gpus"}
 #: The row of a message, or a tick, that has no GPU or port.
 _NO_SNAPSHOT: tuple[object, ...] = (None,) * len(_SNAPSHOT_FIELDS)
@@ -171,10 +172,14 @@ def _record_values(
 
 
 def _gpu(messages: list[Message]) -> tuple[pa.Array, dict[str, pa.Array]]:
-    """Rows of frames: which message each row comes from, and the columns of ticks and GPUs."""
+    """Rows of frames: which message each row comes from, and the columns of ticks and GPUs.
+
+    The events of a tick stand in its first row.
+    """
     parents: list[int] = []
     tick_of_row: list[int] = []
     ticks: list[tuple[int | None, datetime | None, int | None, str | None]] = []
+    events: list[object] = []
     cells: list[object] = []
     for number, message in enumerate(messages):
         record = message.record
@@ -183,6 +188,7 @@ def _gpu(messages: list[Message]) -> tuple[pa.Array, dict[str, pa.Array]]:
             ticks.append((None, at, None, None))
             parents.append(number)
             tick_of_row.append(len(ticks) - 1)
+            events.append(None)
             cells += _NO_SNAPSHOT
             continue
         for position, tick in enumerate(record.ticks):
@@ -193,6 +199,7 @@ def _gpu(messages: list[Message]) -> tuple[pa.Array, dict[str, pa.Array]]:
             count = len(tick.gpus) or 1
             parents += [number] * count
             tick_of_row += [len(ticks) - 1] * count
+            events += [_EVENTS(tick.events) if tick.events else None, *[None] * (count - 1)]
     columns = _columns(GpuSnapshot, _SNAPSHOT_FIELDS, cells)
     spread = pa.array(tick_of_row, pa.int32())
     fields = {
@@ -203,6 +210,7 @@ def _gpu(messages: list[Message]) -> tuple[pa.Array, dict[str, pa.Array]]:
     }
     for (name, arrow), values in zip(fields.items(), zip(*ticks, strict=True), strict=True):
         columns[name] = _array(values, arrow).take(spread)
+    columns["nvml_events"] = pa.array(events, _TICK_TYPES["events"])
     return pa.array(parents, pa.int32()), columns
 
 

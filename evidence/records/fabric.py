@@ -51,7 +51,7 @@ class FabricPort(Struct, frozen=True, kw_only=True, omit_defaults=True):
     width: int | None = None
     width_max: int | None = None
     lid: int | None = None
-    guid: str | None = None
+    port_guid: str | None = None
     link_layer: str | None = None
     peer_guid: str | None = None
     peer_port: int | None = None
@@ -79,7 +79,6 @@ class FabricRecord(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="fab
     kind: str = "switch"
     host: str | None = None
     device: str | None = None
-    lid: int | None = None
     at: datetime | None = None
     source: str = "mad"
     file: str | None = None

@@ -13,6 +13,8 @@ from msgspec import Struct, structs
 from evidence.records import (
     FabricPort,
     FabricRecord,
+    GpuEvent,
+    GpuEventKind,
     GpuFrame,
     GpuSnapshot,
     GpuStatus,
@@ -26,6 +28,7 @@ from evidence.wire import decode, encode
 from warehouse.kinds import FIELD_OF, KINDS
 
 AT = datetime(2026, 4, 7, 3, 12, 8, 123456, tzinfo=UTC)
+EVENT = GpuEvent(at=AT, kind=GpuEventKind.XID, index=1, data=79)
 
 
 def _full(annotation: Any, name: str = "x") -> Any:
@@ -66,6 +69,11 @@ def _rows(path: Any) -> list[dict[str, Any]]:
     return pq.ParquetFile(path).read().to_pylist(maps_as_pydicts="strict")
 
 
+def test_no_two_columns_of_a_kind_have_one_name() -> None:
+    for kind in KINDS.values():
+        assert len(set(kind.schema.names)) == len(kind.schema.names), kind.name
+
+
 FLAT = [topic for topic in TOPICS if topic not in ("gpu", "fabric")]
 
 
@@ -89,7 +97,7 @@ def test_a_gpu_frame_is_one_row_a_gpu_and_tick_with_every_field(store: Any) -> N
         boot_id="b-1",
         driver="570.133.20",
         ticks=(
-            GpuTick(at=AT, gpus=(_filled(GpuSnapshot), lost)),
+            GpuTick(at=AT, gpus=(_filled(GpuSnapshot), lost), events=(EVENT,)),
             GpuTick(at=AT + timedelta(seconds=1), error=9, error_text="driver not loaded"),
         ),
     )
@@ -104,6 +112,8 @@ def test_a_gpu_frame_is_one_row_a_gpu_and_tick_with_every_field(store: Any) -> N
     }
     assert msgspec.convert(_present(rows[0]), GpuSnapshot) == _filled(GpuSnapshot)
     assert msgspec.convert(_present(rows[1]), GpuSnapshot) == lost
+    assert msgspec.convert(_present(rows[0]["nvml_events"]), list[GpuEvent]) == [EVENT]
+    assert [row["nvml_events"] for row in rows[1:]] == [None, None]
     assert rows[2]["nvml_error"] == 9
     assert rows[2]["nvml_error_text"] == "driver not loaded"
     assert rows[2]["event_at"] == AT + timedelta(seconds=1)

@@ -16,7 +16,7 @@ CACHE := $(or $(RINGFENCE_CACHE),$(HOME)/.cache/ringfence)
 PYTEST_FLAGS ?=
 BENCH_FLAGS ?=
 
-.PHONY: help setup demo up test slow lint format bench kafka schemas lock clean
+.PHONY: help setup demo up test slow parts lint format bench kafka schemas lock clean
 
 help: ## Say what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -37,6 +37,9 @@ test: $(READY) ## Run the tests; on Apache Kafka too where Java 17 and Maven are
 slow: $(READY) ## Run the tests that take long (5 is pytest's word for: there are none)
 	@$(FETCH_KAFKA)
 	$(BIN)/pytest -m slow $(PYTEST_FLAGS) || [ $$? -eq 5 ]
+
+parts: ## Install the Debian packages that some tests run against (as root)
+	bash deploy/test-parts.sh
 
 lint: $(READY) ## ruff, ruff format, mypy and codespell
 	$(BIN)/ruff check .

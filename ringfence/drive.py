@@ -6,7 +6,8 @@ event time, and after the last record it runs on until every window is settled.
 
 import heapq
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -15,14 +16,15 @@ from msgspec import Struct
 from evidence.decisions import Command, DesiredState, Status, Suspicion, Verdict
 from evidence.identity import digest
 from evidence.records import Tick
-from rules import host, isolation, job
+from rules import fabric, host, isolation, job
 from rules.desired import rebuild
 from rules.stage import Arrived
 from rules.tables import Rules
 
 __all__ = ["Driver", "Outcome"]
 
-#: More windows than any incident has; a stage that is never done is a bug, not an endless loop.
+#: More windows than one key has in a log of months; a stage that is never done is a bug, not an
+#: endless loop.
 _MOST_TICKS = 100_000
 _STEP = timedelta(microseconds=1)
 
@@ -44,12 +46,13 @@ class Outcome:
 
 
 class Driver:
-    """Job, host and isolation stage wired as the stream wires them, on one thread."""
+    """All stages wired as the stream wires them, on one thread."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._hosts: dict[str, host.HostState] = defaultdict(host.HostState)
         self._jobs: dict[str, job.JobState] = defaultdict(job.JobState)
+        self._subnets: dict[str, fabric.FabricState] = defaultdict(fabric.FabricState)
         self._isolation = rebuild()  # triage knows of nothing isolated before
         self._queue: list[tuple[datetime, int, str, str, Struct]] = []
         self._due: dict[tuple[str, str], datetime] = {}
@@ -62,15 +65,15 @@ class Driver:
 
     def run(self) -> Outcome:
         """Step through everything queued in order of time, then until all windows are settled."""
-        ticks = 0
+        ticks: Counter[tuple[str, str]] = Counter()
         while self._queue or self._due:
             stage = min(self._due, key=self._due.__getitem__, default=None)
             if stage is None or (self._queue and self._queue[0][0] <= self._due[stage]):
                 at, _, topic, key, record = heapq.heappop(self._queue)
                 self._deliver(topic, key, Arrived(topic, record, at))
                 continue
-            ticks += 1
-            if ticks > _MOST_TICKS:
+            ticks[stage] += 1
+            if ticks[stage] > _MOST_TICKS:
                 raise RuntimeError(f"{stage[0]} stage of {stage[1]} is never done")
             now = self._due.pop(stage)
             self._deliver(*stage, Arrived("", Tick(id=digest("tick", now), at=now), now))
@@ -80,17 +83,27 @@ class Driver:
         if topic == "nccl":
             self._jobs[key], suspicions = job.step(self._jobs[key], arrived, self._rules)
             self._wait("nccl", key, job.due(self._jobs[key]), arrived.at)
-            for suspicion in suspicions:
-                self.outcome.suspicions.append(suspicion)
-                self.add("suspicions", suspicion.host or key, suspicion, arrived.at)
+            self._pass_on(key, suspicions, arrived.at)
+        elif topic == "fabric":
+            self._subnets[key], outputs = fabric.step(self._subnets[key], arrived, self._rules)
+            self._wait("fabric", key, fabric.due(self._subnets[key]), arrived.at)
+            self._pass_on(key, outputs, arrived.at)
         elif topic == "verdicts":
             self._isolate(arrived)
         else:
             self._hosts[key], verdicts = host.step(self._hosts[key], arrived, self._rules)
             self._wait("host", key, host.due(self._hosts[key]), arrived.at)
-            for verdict in verdicts:
-                self.outcome.verdicts.append(verdict)
-                self.add("verdicts", "", verdict, arrived.at)
+            self._pass_on(key, verdicts, arrived.at)
+
+    def _pass_on(self, key: str, outputs: Sequence[Suspicion | Verdict], at: datetime) -> None:
+        """Send what a stage said on: a suspicion to its host, a verdict to isolation."""
+        for output in outputs:
+            if isinstance(output, Suspicion):
+                self.outcome.suspicions.append(output)
+                self.add("suspicions", output.host or key, output, at)
+            else:
+                self.outcome.verdicts.append(output)
+                self.add("verdicts", "", output, at)
 
     def _wait(self, stage: str, key: str, due: datetime | None, now: datetime) -> None:
         """Remember when a stage wants a tick; never before what it has just been told."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from evidence.decisions import DomainKind, EvidenceRef, Suspicion, Verdict, Witness
+from evidence.decisions import DomainKind, EvidenceRef, Status, Suspicion, Verdict, Witness
 from evidence.records import (
     ContextRecord,
     GpuFrame,
@@ -288,13 +288,15 @@ def _context(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
 def _suspicion(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
     said = arrived.record
     assert isinstance(said, Suspicion)
-    fabric = said.witness is Witness.FABRIC
+    kind = FactKind.FABRIC if said.witness is Witness.FABRIC else FactKind.COLLECTIVE
+    if kind is FactKind.FABRIC and said.status is Status.RECOVERED:
+        kind = FactKind.RECOVERED
     fact = Fact(
         ref=EvidenceRef(
             id=said.id, source="suspicions", at=said.at, host=said.host, text=said.reason[:200]
         ),
         name=f"{said.witness}-{said.kind}",
-        kind=FactKind.FABRIC if fabric else FactKind.COLLECTIVE,
+        kind=kind,
         witness=said.witness,
         subject=_subject_of(said, state),
         topic="suspicions",

@@ -66,6 +66,12 @@ class Thresholds:
     kernel_fresh_s: float
     old_news_s: float
     boots_in_a_day: int
+    ib_symbol_errors: int
+    ib_retrainings: int
+    ib_damaged_packets: int
+    ib_flaps: int
+    ib_down_settle_s: float
+    ib_down_s: float
     agree_weight: float
     strong_collective: float
     repeats_distinct: int

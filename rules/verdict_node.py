@@ -11,6 +11,7 @@ from rules.causality import may_be_above
 from rules.gathering import root_of
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Judgement, Scene, gpu_domain, node_domain, witness
+from rules.verdict_link import blamed_link, judge_link
 from rules.widening import NODE_LOST, is_gpu, is_lost, subject_gpus
 from rules.witnesses import listed
 
@@ -252,7 +253,8 @@ def replace_judgement(told: Judgement, reason: str) -> Judgement:
 
 def judge_suspicion(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement | None:
     """What another stage concluded about a job, a rank without a card, a host or a link."""
-    del incident
+    if any(fact.kind is FactKind.FABRIC for fact in facts):
+        return judge_link(incident, facts, scene)
     said = [fact for fact in facts if fact.suspicion is not None]
     last = max(said, key=lambda f: (f.suspicion.observed_at, f.order), default=None)  # type: ignore[union-attr]
     if last is None or last.suspicion is None:
@@ -260,6 +262,10 @@ def judge_suspicion(incident: Incident, facts: Sequence[Fact], scene: Scene) -> 
     one = last.suspicion
     if one.status is Status.VICTIM:
         return None  # named in the culprit's verdict
+    if one.domain.kind is DomainKind.LINK:
+        link = blamed_link(incident, scene)
+        if link is not None and not incident.revision:
+            return None  # named in the link's verdict
     status = one.status
     network = one.domain.kind in (DomainKind.LINK, DomainKind.SWITCH)
     if status in (Status.SUSPECTED, Status.LOCALIZED):

@@ -38,7 +38,7 @@ class WorkerConfig:
     state_dir: Path = Path("ringfence-data/worker")
     thresholds: Path | None = None
     policy: Path | None = None
-    stages: tuple[str, ...] = ("host", "job", "isolation")
+    stages: tuple[str, ...] = ("host", "job", "fabric", "isolation")
     app_id: str = "worker"
     tick_s: float = 0.5
     # The embedded broker holds a first join for the session timeout; Kafka refuses less than 6 s.

@@ -1,7 +1,4 @@
-"""The stages of this build: which topics each step of the rules reads.
-
-The fabric stage (topic fabric, key subnet, both ends of a link paired) takes its place here.
-"""
+"""The stages of this build: which topics each step of the rules reads."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -9,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from evidence.decisions import DesiredState
-from rules import host, isolation, job
+from rules import fabric, host, isolation, job
 from rules.desired import rebuild
 from rules.tables import Rules
 from streams.config import StreamsError
@@ -25,6 +22,12 @@ def _host(rules: Rules) -> Stage[Any]:
 
 def _job(rules: Rules) -> Stage[Any]:
     return Stage("job", ("nccl",), job.JobState, partial(_step, job.step, rules), job.due)
+
+
+def _fabric(rules: Rules) -> Stage[Any]:
+    return Stage(
+        "fabric", ("fabric",), fabric.FabricState, partial(_step, fabric.step, rules), fabric.due
+    )
 
 
 def _isolation(rules: Rules) -> Stage[Any]:
@@ -43,6 +46,7 @@ def restored(stage: Stage[Any], states: Iterable[DesiredState]) -> Stage[Any]:
 STAGES: Mapping[str, Callable[[Rules], Stage[Any]]] = {
     "host": _host,
     "job": _job,
+    "fabric": _fabric,
     "isolation": _isolation,
 }
 

@@ -200,7 +200,7 @@ def test_what_stands_on_the_topics_may_be_anything_and_the_good_record_behind_it
     kafka: Kafka, installed: Any
 ) -> None:
     here = installed(kafka)
-    read_by_stages = [name for name in TOPICS if name not in ("fabric", "isolation.commands",
+    read_by_stages = [name for name in TOPICS if name not in ("isolation.commands",
                       "isolation.state", "deadletters")]  # fmt: skip
     producer = KafkaProducer(**kafka.client(), acks="all", max_request_size=1 << 20)
     sent = set()
@@ -230,7 +230,7 @@ def test_what_stands_on_the_topics_may_be_anything_and_the_good_record_behind_it
     unread = {(topic, value) for topic, value in sent if topic == "isolation.state"}
     assert {one for one in sent - unread if one not in buried} == set()
     assert buried <= sent
-    assert {one.stage for one in letters} == {"host", "job", "isolation", "scheduler"}
+    assert {one.stage for one in letters} == {"host", "job", "fabric", "isolation", "scheduler"}
     for one in letters:
         assert one.error.startswith(f"topic {one.topic}: ")
         if b"/9" in one.value[:40]:

@@ -150,10 +150,11 @@ WITNESSES = (
         lambda r: [r.kernel(5, kind=KernelKind.OOM, code=None, pci=None, message="Killed")],
     ),
     (
-        "a link that the fabric accuses is suspected",
+        "a link that the fabric finds slow is suspected",
         lambda r: [
             r.suspicion(
                 5,
+                kind="ib-degraded",
                 domain=Domain(kind=DomainKind.LINK, switch="0xb8", port=3),
                 witness=Witness.FABRIC,
                 cause=Cause.IB_LINK,

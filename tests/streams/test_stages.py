@@ -9,7 +9,7 @@ from streams.stages import STAGES, bind
 def test_every_stage_of_the_default_worker_can_be_bound() -> None:
     stages = bind(WorkerConfig().stages, load())
 
-    assert [stage.name for stage in stages] == ["host", "job", "isolation"]
+    assert [stage.name for stage in stages] == ["host", "job", "fabric", "isolation"]
     for stage in stages:
         assert stage.due(stage.state()) is None
 

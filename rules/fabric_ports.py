@@ -1,0 +1,224 @@
+"""One port from sweep to sweep: what grew, what fell, what is down, and how bad that is.
+
+Increments count, never totals: a counter that fell was cleared, one at its maximum tells nothing.
+Errors that were marked upstream, congestion and configuration never accuse a port.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from evidence.decisions import EvidenceRef
+from evidence.records import FabricPort, FabricRecord
+from rules.fabric_state import Port
+from rules.thresholds import Thresholds
+
+__all__ = ["DOWNED", "Finding", "assess", "is_up", "observe_port", "quiet"]
+
+#: Counters that speak of the link a port receives on.
+_ACCUSING = (
+    "symbol_error",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
+_RECEIVED, _UPSTREAM = "port_rcv_errors", "port_rcv_remote_physical_errors"
+#: A restart of either end counts in it, too.
+DOWNED = "link_downed"
+_KEPT = frozenset((*_ACCUSING, _RECEIVED, _UPSTREAM, DOWNED))
+_STEP = timedelta(minutes=5)
+_HOUR = timedelta(hours=1)
+_FLAPS_WITHIN = timedelta(hours=12)
+_FLAPS_KEPT = 16
+_UP = frozenset({"active", "active_defer"})
+
+
+class Finding(NamedTuple):
+    """How bad a port is: 0 well, 1 to be watched, 2 a fault; in which way, and in words."""
+
+    level: int
+    kind: str
+    words: str
+
+
+_WELL = Finding(0, "", "")
+
+
+def is_up(port: FabricPort) -> bool | None:
+    """Whether a port carries traffic; None where its state was not read."""
+    if port.state is None:
+        return None
+    return port.state.rpartition(":")[2].strip().lower() in _UP
+
+
+def observe_port(known: Port | None, port: FabricPort, record: FabricRecord, *, new: bool) -> Port:
+    """The port as it is to be remembered after one sweep; the same object when nothing changed.
+
+    ``new``: its device was never seen before, so what its counters stand at is where they begin.
+    A port of a known device that is not remembered was up and without errors.
+    """
+    at = record.at or record.observed_at
+    before = known or Port(guid=record.guid, number=port.port)
+    counters = {name: n for name, n in port.counters.items() if name in _KEPT and n}
+    growth, ref = before.growth, before.ref
+    if port.counters and not new:
+        grown = _grown(before, port, counters)
+        if grown:
+            growth = _with_growth(growth, grown, at)
+            ref = _ref(record, port, ", ".join(f"{name} +{n}" for name, n in sorted(grown.items())))
+    up = is_up(port)
+    down_since, flaps = before.down_since, before.flaps
+    if up is False and down_since is None and not new:
+        down_since, ref = at, _ref(record, port, f"went down ({port.state})")
+    elif up and down_since is not None:
+        flaps = (*(one for one in flaps if at - one < _FLAPS_WITHIN), at)[-_FLAPS_KEPT:]
+        down_since = None
+    peer = _peer(before, port, record)
+    after = replace(
+        before,
+        counters=counters if port.counters else before.counters,
+        growth=growth,
+        stuck=tuple(name for name in port.saturated if name in _KEPT) if port.counters else (),
+        down_since=down_since,
+        flaps=flaps,
+        degraded=_degraded(port) if up else before.degraded,
+        ref=ref,
+        **peer,
+    )
+    return before if known is not None and after == before else after
+
+
+def _grown(before: Port, port: FabricPort, counters: Mapping[str, int]) -> dict[str, int]:
+    """What each counter grew by; nothing where it fell, was cleared, or stays at its maximum."""
+    if port.reset:
+        return {}
+    return {
+        name: count - before.counters.get(name, 0)
+        for name, count in counters.items()
+        if count > before.counters.get(name, 0)
+    }
+
+
+def _with_growth(
+    growth: Mapping[str, tuple[tuple[datetime, int], ...]], grown: Mapping[str, int], at: datetime
+) -> dict[str, tuple[tuple[datetime, int], ...]]:
+    seconds = int(_STEP.total_seconds())
+    begin = datetime.fromtimestamp(int(at.timestamp()) // seconds * seconds, tz=at.tzinfo)
+    found = {}
+    for name in growth.keys() | grown.keys():
+        steps = {step: n for step, n in growth.get(name, ()) if at - step < _HOUR + _STEP}
+        if name in grown:
+            steps[begin] = steps.get(begin, 0) + grown[name]
+        if steps:
+            found[name] = tuple(sorted(steps.items()))
+    return dict(sorted(found.items()))
+
+
+def _peer(before: Port, port: FabricPort, record: FabricRecord) -> dict[str, object]:
+    """Who is at the other end; a port that is down does not say, so what was known stays."""
+    host, device = before.host, before.device
+    if record.kind == "hca":
+        host, device = record.host or host, record.device or device
+    elif port.peer_name:
+        words = port.peer_name.split()
+        host, device = words[0], words[1] if len(words) > 1 else None
+    return {
+        "peer_guid": port.peer_guid or before.peer_guid,
+        "peer_port": port.peer_port if port.peer_guid else before.peer_port,
+        "host": host,
+        "device": device,
+    }
+
+
+def _degraded(port: FabricPort) -> str:
+    if port.rate_gbps and port.rate_max_gbps and port.rate_gbps < port.rate_max_gbps:
+        return f"runs at {port.rate_gbps:g} of {port.rate_max_gbps:g} Gb/s"
+    if port.width and port.width_max and port.width < port.width_max:
+        return f"runs on {port.width} of {port.width_max} lanes"
+    return ""
+
+
+def _ref(record: FabricRecord, port: FabricPort, words: str) -> EvidenceRef:
+    name = record.name or record.guid
+    return EvidenceRef(
+        id=record.id,
+        source="fabric",
+        at=record.at or record.observed_at,
+        host=record.host,
+        file=record.file,
+        text=f"{name} port {port.port}: {words}"[:200],
+    )
+
+
+def quiet(port: Port, now: datetime) -> bool:
+    """Whether a port need not be remembered: up, at full speed, without an error."""
+    return (
+        not port.counters
+        and not any(now - step < _HOUR for steps in port.growth.values() for step, _ in steps)
+        and port.down_since is None
+        and not port.flaps
+        and not port.degraded
+    )
+
+
+def assess(port: Port, now: datetime, limits: Thresholds) -> Finding:
+    """How bad a port is at ``now``, by what it did within the last hour."""
+    findings = (_down(port, now, limits), _flapping(port, now, limits), _errors(port, now, limits))
+    worst = max(findings, key=lambda one: one.level)
+    if worst.level or not port.degraded:
+        return worst
+    return Finding(1, "degraded", port.degraded)
+
+
+def _down(port: Port, now: datetime, limits: Thresholds) -> Finding:
+    if port.down_since is None:
+        return _WELL
+    lasted = (now - port.down_since).total_seconds()
+    words = f"is down since {port.down_since:%H:%M:%S} UTC"
+    if lasted >= limits.ib_down_s:
+        return Finding(2, "down", words)
+    return Finding(1, "down", words) if lasted >= limits.ib_down_settle_s else _WELL
+
+
+def _flapping(port: Port, now: datetime, limits: Thresholds) -> Finding:
+    recent = [at for at in port.flaps if now - at < _FLAPS_WITHIN]
+    downed = max(_sum(port, DOWNED, now, _HOUR), len(recent))
+    words = f"went down and came back {downed} times"
+    if downed >= limits.ib_flaps:
+        return Finding(2, "flapping", words)
+    return Finding(1, "flapping", words) if downed else _WELL
+
+
+def _errors(port: Port, now: datetime, limits: Thresholds) -> Finding:
+    symbol = _sum(port, "symbol_error", now, _HOUR)
+    retrained = _sum(port, "link_error_recovery", now, _HOUR)
+    integrity = sum(_sum(port, name, now, _HOUR) for name in _ACCUSING[2:])
+    received = _sum(port, _RECEIVED, now, _STEP) - _sum(port, _UPSTREAM, now, _STEP)
+    told = {
+        "symbol errors": symbol,
+        "retrainings": retrained,
+        "link integrity errors": integrity,
+        "damaged packets": max(0, received),
+    }
+    words = ", ".join(f"{n} {name}" for name, n in told.items() if n) + " within the hour"
+    bad = (
+        symbol >= limits.ib_symbol_errors
+        or retrained >= limits.ib_retrainings
+        or integrity >= limits.ib_retrainings
+        or received >= limits.ib_damaged_packets
+    )
+    if bad:
+        return Finding(2, "errors", words)
+    watch = (
+        symbol >= limits.ib_symbol_errors / 100
+        or retrained > 0
+        or integrity > 0
+        or received >= limits.ib_damaged_packets / 10
+    )
+    return Finding(1, "errors", words) if watch else _WELL
+
+
+def _sum(port: Port, name: str, now: datetime, within: timedelta) -> int:
+    return sum(n for step, n in port.growth.get(name, ()) if now - step < within + _STEP)

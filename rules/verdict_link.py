@@ -1,0 +1,109 @@
+"""The verdict about a link to the node: its counters, and the job that could not cross it.
+
+Counters speak of the link itself, so a fault in them is enough; what is only watched takes a job
+that failed on the same node. A link that is down accuses nobody while its node may be off.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from evidence.decisions import Cause, DomainKind, Recovery, Says, Status, Witness
+from rules.host_state import Fact, FactKind, Incident
+from rules.scene import Judgement, Scene, witness
+
+__all__ = ["blamed_link", "judge_link"]
+
+_DOWN, _DEGRADED = "ib-down", "ib-degraded"
+
+
+def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement | None:
+    """Judge what the fabric says of one link; None where it says nothing."""
+    said = [fact for fact in facts if fact.kind is FactKind.FABRIC]
+    if not said:
+        return None
+    last = max(said, key=lambda fact: fact.order)
+    told = last.suspicion
+    assert told is not None
+    felt = _felt(incident, last, scene)
+    if not incident.revision and felt is None and _only_watched(last):
+        return None
+    status, confidence, why = _weigh(last, felt, scene)
+    where = scene.state.host or "the node"
+    also = f" Beside it, {felt.words[:200]}" if felt is not None else ""
+    return Judgement(
+        root=last,
+        status=status,
+        cause=told.cause,
+        domain=told.domain,
+        confidence=confidence,
+        reason=f"Link of {where}{why}: {told.reason.rstrip('.')}.{also}",
+        recovery=Recovery.CHECK_LINK,
+        testimony=tuple(witness(fact) for fact in (last, felt) if fact is not None),
+        missing=() if felt is not None else ("NCCL log of a job that used the link",),
+        victims=() if felt is None or felt.suspicion is None else felt.suspicion.victims,
+        job=None if felt is None or felt.suspicion is None else felt.suspicion.job,
+    )
+
+
+def _only_watched(last: Fact) -> bool:
+    """Whether what was counted is too little to tell anybody unless a job failed beside it."""
+    told = last.suspicion
+    assert told is not None
+    return told.status is not Status.LOCALIZED and told.kind not in (_DOWN, _DEGRADED)
+
+
+def _weigh(last: Fact, felt: Fact | None, scene: Scene) -> tuple[Status, float, str]:
+    told = last.suspicion
+    assert told is not None
+    if told.kind == _DEGRADED:
+        return Status.SUSPECTED, 0.3, " is slower than it could be"
+    if told.kind == _DOWN and not _lives(last, scene):
+        return Status.SUSPECTED, 0.2, " is down, and so may be the node"
+    if told.status is Status.LOCALIZED:
+        return Status.LOCALIZED, 0.9 if felt is not None else 0.8, " is at fault"
+    if felt is not None:
+        return Status.LOCALIZED, 0.8, " is at fault (two witnesses agree)"
+    return Status.SUSPECTED, 0.3, " is to be watched"
+
+
+def _lives(last: Fact, scene: Scene) -> bool:
+    """Whether the node itself was heard after the link went down."""
+    told = last.suspicion
+    assert told is not None
+    heard = [at for at in (scene.state.frames_at, scene.state.kernel_seen_at) if at is not None]
+    return any(at > told.at for at in heard)
+
+
+def _felt(incident: Incident, last: Fact, scene: Scene) -> Fact | None:
+    """A job that failed to send or receive on this node while the link was bad."""
+    before = timedelta(seconds=scene.limits.collective_before_s)
+    for other in scene.others(incident):
+        for fact in other.facts:
+            told = fact.suspicion
+            if (
+                fact.witness is Witness.COLLECTIVE
+                and told is not None
+                and told.domain.kind is DomainKind.LINK
+                and told.says is not Says.CLEARS
+                and told.cause is Cause.IB_LINK
+                and abs(fact.at - last.at) <= before
+            ):
+                return fact
+    return None
+
+
+def blamed_link(incident: Incident, scene: Scene) -> Incident | None:
+    """The incident of a link of this node of which the fabric speaks; None where there is none."""
+    before = timedelta(seconds=scene.limits.collective_before_s)
+    for other in scene.others(incident):
+        for fact in other.facts:
+            told = fact.suspicion
+            if (
+                fact.kind is FactKind.FABRIC
+                and told is not None
+                and told.says is Says.ACCUSES
+                and told.kind != _DEGRADED
+                and abs(fact.at - incident.last) <= before
+            ):
+                return other
+    return None

@@ -1,0 +1,351 @@
+"""The fabric stage: links are judged by what their counters grew by, from both of their ends."""
+
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evidence.decisions import Cause, DomainKind, Says, Status, Suspicion, Verdict
+from evidence.identity import digest
+from evidence.records import FabricPort, FabricRecord, Tick
+from rules import fabric, tables
+from rules.fabric_state import FabricState
+from rules.stage import Arrived
+from rules.tables import Rules
+
+START = datetime(2026, 4, 11, 21, 0, tzinfo=UTC)
+LEAF, SPINE = "0x506b4b0300aa0010", "0x506b4b0300aa0090"
+NODES = 16
+UPLINK = 40
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def adapter(number: int) -> str:
+    return f"0x506b4b0300bb{number:04x}"
+
+
+def downlink(number: int, **fields: Any) -> FabricPort:
+    """A port of the leaf, cabled to the adapter of node ``number``."""
+    plain: dict[str, Any] = {
+        "state": "active",
+        "rate_gbps": 400.0,
+        "rate_max_gbps": 400.0,
+        "peer_guid": adapter(number),
+        "peer_port": 1,
+        "peer_name": f"hgx{number:02d} mlx5_4",
+    }
+    return FabricPort(port=number, **(plain | fields))
+
+
+def uplink(**fields: Any) -> FabricPort:
+    """The leaf's port to the spine."""
+    plain: dict[str, Any] = {
+        "state": "active",
+        "peer_guid": SPINE,
+        "peer_port": 3,
+        "peer_name": "spine-a",
+    }
+    return FabricPort(port=UPLINK, **(plain | fields))
+
+
+@dataclass(slots=True)
+class Subnet:
+    """Feeds sweeps of one leaf and its spine, ten seconds apart, and keeps what was said."""
+
+    rules: Rules
+    state: FabricState = field(default_factory=FabricState)
+    said: list[Suspicion | Verdict] = field(default_factory=list)
+
+    def sweep(self, seconds: float, *bad: FabricPort, guid: str = LEAF, **fields: Any) -> None:
+        ports = {number: downlink(number) for number in range(1, NODES + 1)}
+        ports[UPLINK] = uplink()
+        if guid == SPINE:
+            far = {"peer_guid": LEAF, "peer_port": UPLINK, "peer_name": "leaf-a"}
+            ports = {3: FabricPort(port=3, state="active", **far)}
+        ports |= {port.port: port for port in bad}
+        record = FabricRecord(
+            id=digest(guid, seconds),
+            observed_at=at(seconds),
+            at=at(seconds),
+            subnet="ib0",
+            guid=guid,
+            name="leaf-a" if guid == LEAF else "spine-a",
+            ports=tuple(ports.values()) if not fields.get("missing") else (),
+            **fields,
+        )
+        self.take(record, seconds + 0.4)
+
+    def take(self, record: Any, seconds: float) -> None:
+        self.state, said = fabric.step(
+            self.state, Arrived("fabric", record, at(seconds)), self.rules
+        )
+        self.said += said
+
+    def tick(self, seconds: float) -> None:
+        self.take(Tick(id=f"t{seconds}", at=at(seconds)), seconds)
+
+    def run(self, seconds: float, until: float, *bad: FabricPort) -> None:
+        """Sweep every ten seconds with the same ports."""
+        while seconds < until:
+            self.sweep(seconds, *bad)
+            self.tick(seconds + 5)
+            seconds += 10
+
+    def told(self) -> list[str]:
+        return [f"{one.status} {one.cause} {one.domain.id}" for one in self.said]
+
+
+@pytest.fixture(scope="module")
+def rules() -> Rules:
+    return tables.load()
+
+
+@pytest.fixture
+def subnet(rules: Rules) -> Subnet:
+    return Subnet(rules)
+
+
+def test_what_counters_stand_at_when_first_seen_is_where_they_begin(subnet: Subnet) -> None:
+    subnet.run(0, 120, downlink(3, counters={"symbol_error": 40_000, "link_downed": 9}))
+    assert subnet.said == []
+
+
+def test_symbol_errors_that_grow_are_told_to_the_host_at_the_other_end(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    for step in range(1, 8):
+        subnet.sweep(step * 10, downlink(3, counters={"symbol_error": step * 400}))
+        subnet.tick(step * 10 + 5)
+    first, *_, last = subnet.said
+    assert isinstance(last, Suspicion)
+    assert (last.host, last.domain.switch, last.domain.port) == ("hgx03", LEAF, 3)
+    assert (last.domain.kind, last.cause, last.says) == (
+        DomainKind.LINK,
+        Cause.IB_LINK,
+        Says.ACCUSES,
+    )
+    assert last.status is Status.LOCALIZED
+    assert "leaf-a port 3" in last.reason
+    assert "symbol errors" in last.reason
+    assert "mlx5_4" in last.reason
+    assert first.domain == last.domain
+    assert last.evidence
+
+
+@pytest.mark.parametrize(
+    "counters",
+    [
+        {"port_rcv_remote_physical_errors": 5_000, "port_rcv_errors": 5_000},
+        {"port_xmit_wait": 4_000_000_000},
+        {"port_xmit_discards": 9_000},
+        {"port_rcv_switch_relay_errors": 60_000},
+        {"vl15_dropped": 20_000, "port_rcv_constraint_errors": 200},
+    ],
+)
+def test_upstream_errors_congestion_and_configuration_accuse_nobody(
+    subnet: Subnet, counters: dict[str, int]
+) -> None:
+    subnet.sweep(0)
+    subnet.run(10, 120, downlink(5, counters=counters))
+    assert subnet.said == []
+
+
+def test_a_counter_that_was_cleared_has_not_grown(subnet: Subnet) -> None:
+    subnet.sweep(0, downlink(3, counters={"symbol_error": 50_000}))
+    subnet.sweep(10, downlink(3, counters={"symbol_error": 7}, reset=True))
+    subnet.run(20, 100, downlink(3, counters={"symbol_error": 7}))
+    assert subnet.said == []
+
+
+def test_a_counter_that_stays_at_its_maximum_says_nothing_more(subnet: Subnet) -> None:
+    stuck = downlink(3, counters={"symbol_error": 65_535}, saturated=("symbol_error",))
+    subnet.sweep(0, stuck)
+    subnet.run(10, 200, stuck)
+    assert subnet.said == []
+
+
+def test_one_that_reaches_its_maximum_has_grown_by_at_least_that(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    subnet.run(10, 60, downlink(3, counters={"symbol_error": 65_535}, saturated=("symbol_error",)))
+    assert subnet.told()[-1] == f"localized ib-link link:{LEAF}/3"
+
+
+def test_a_port_that_was_never_up_is_no_fault(subnet: Subnet) -> None:
+    dark = FabricPort(port=30, state="down", physical_state="polling")
+    subnet.sweep(0, dark)
+    subnet.run(10, 600, dark)
+    assert subnet.said == []
+
+
+def test_a_port_that_goes_down_is_watched_and_then_a_fault(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    subnet.run(10, 420, downlink(7, state="down"))
+    assert subnet.told() == [
+        f"suspected ib-link link:{LEAF}/7",
+        f"localized ib-link link:{LEAF}/7",
+    ]
+    assert {one.kind for one in subnet.said if isinstance(one, Suspicion)} == {"ib-down"}
+
+
+def test_a_node_that_restarts_takes_its_port_down_once_and_that_is_no_fault(
+    subnet: Subnet,
+) -> None:
+    subnet.sweep(0)
+    subnet.run(10, 100, downlink(7, state="down"))
+    subnet.run(100, 900, downlink(7, counters={"link_downed": 1}))
+    assert {one.status for one in subnet.said} <= {Status.SUSPECTED, Status.RECOVERED}
+
+
+def test_three_flaps_within_hours_are_a_fault(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    for turn in range(3):
+        begin = 100 + turn * 3_000
+        subnet.run(begin, begin + 30, downlink(7, state="down"))
+        subnet.run(begin + 30, begin + 100)
+    assert subnet.told()[-1] == f"localized ib-link link:{LEAF}/7"
+
+
+def test_a_link_that_runs_too_slow_is_never_more_than_suspected(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    subnet.run(10, 2_000, downlink(9, rate_gbps=100.0))
+    assert subnet.told() == [f"suspected ib-link link:{LEAF}/9"]
+    assert "100 of 400 Gb/s" in subnet.said[0].reason
+
+
+def test_a_link_between_switches_has_no_host_and_is_a_verdict_once(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    subnet.sweep(1, guid=SPINE)
+    bad = {"symbol_error": 3_000}
+    for seconds in range(10, 100, 10):
+        subnet.sweep(seconds, uplink(counters=bad))
+        far = {"peer_guid": LEAF, "peer_port": UPLINK, "peer_name": "leaf-a"}
+        subnet.sweep(seconds + 1, FabricPort(port=3, state="active", counters=bad, **far),
+                     guid=SPINE)  # fmt: skip
+        subnet.tick(seconds + 5)
+    (told,) = subnet.said
+    assert isinstance(told, Verdict)
+    assert (told.status, told.cause) == (Status.LOCALIZED, Cause.IB_LINK)
+    assert told.domain.id == f"link:{LEAF}/{UPLINK}"
+    assert "leaf-a port 40" in told.reason
+    assert "spine-a port 3" in told.reason
+
+
+def test_a_switch_that_restarts_is_one_event_and_commands_nothing(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    down = [downlink(number, state="down") for number in range(1, NODES + 1)]
+    subnet.run(10, 200, *down, uplink(state="down"))
+    subnet.run(200, 5_000)
+    assert subnet.told()[0] == f"suspected ib-switch switch:{LEAF}"
+    assert subnet.told()[-1] == f"recovered ib-switch switch:{LEAF}"
+    assert not any(one.status is Status.LOCALIZED for one in subnet.said)
+    assert not any(one.domain.kind is DomainKind.LINK for one in subnet.said)
+
+
+def test_a_switch_whose_links_stay_bad_is_the_part_at_fault(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    down = [downlink(number, state="down") for number in range(1, NODES + 1)]
+    subnet.run(10, 1_100, *down)
+    assert subnet.told() == [
+        f"suspected ib-switch switch:{LEAF}",
+        f"localized ib-switch switch:{LEAF}",
+    ]
+    assert len({one.incident for one in subnet.said if isinstance(one, Verdict)}) == 1
+
+
+def test_a_few_nodes_that_go_down_together_are_no_switch(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    down = [downlink(number, state="down") for number in range(1, 7)]
+    subnet.run(10, 120, *down)
+    assert {one.domain.kind for one in subnet.said} == {DomainKind.LINK}
+    assert len(subnet.said) == 6
+
+
+def test_an_overtaken_sweep_changes_nothing(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    subnet.sweep(20, downlink(3, counters={"symbol_error": 5_000}))
+    known = subnet.state
+    subnet.sweep(10)
+    assert subnet.state is known
+
+
+def test_a_quiet_fabric_writes_no_state_and_leaves_none(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    known = subnet.state
+    data = downlink(3, counters={"port_xmit_data": 9_812_312_331, "port_rcv_packets": 77_123})
+    subnet.sweep(10, data)
+    assert subnet.state is known
+    assert subnet.state.ports == {}
+    assert fabric.due(subnet.state) is None
+
+
+def test_the_state_of_ten_thousand_ports_fits_into_a_message(rules: Rules) -> None:
+    subnet = Subnet(rules)
+    for switch in range(160):
+        for seconds, errors in ((0, 0), (10, 3)):
+            ports = tuple(
+                FabricPort(
+                    port=number,
+                    state="active",
+                    counters={"symbol_error": errors, "port_rcv_errors": errors},
+                    peer_guid=adapter(switch * 64 + number),
+                    peer_port=1,
+                    peer_name=f"hgx{switch * 64 + number:05d} mlx5_0",
+                )
+                for number in range(1, 65)
+            )
+            record = FabricRecord(
+                id=digest(switch, seconds), observed_at=at(seconds), at=at(seconds), subnet="ib0",
+                guid=f"0x506b4b0300{switch:06x}", name=f"leaf-{switch}", ports=ports,
+            )  # fmt: skip
+            subnet.take(record, seconds + switch / 1000)
+    assert subnet.state.dropped > 0
+    assert len(msgspec.json.encode(subnet.state)) < 4 << 20
+    subnet.tick(60)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_the_order_in_which_switches_and_ports_arrive_changes_nothing(seed: int) -> None:
+    loaded = tables.load()
+
+    def told(order: random.Random) -> list[str]:
+        subnet = Subnet(loaded)
+        for seconds in range(0, 100, 10):
+            grown = {"symbol_error": seconds * 60}
+            far = {"peer_guid": LEAF, "peer_port": UPLINK, "peer_name": "leaf-a"}
+            mine = [
+                downlink(2, counters=grown),
+                downlink(8, counters=grown),
+                uplink(counters=grown),
+            ]
+            order.shuffle(mine)
+            turns = [
+                lambda s=seconds, m=mine: subnet.sweep(s, *m),
+                lambda s=seconds, g=grown, f=far: subnet.sweep(
+                    s, FabricPort(port=3, state="active", counters=g, **f), guid=SPINE
+                ),
+            ]
+            order.shuffle(turns)
+            for turn in turns:
+                turn()
+            subnet.tick(seconds + 5)
+        return sorted(f"{one.status} {one.domain.id} {one.reason}" for one in subnet.said)
+
+    assert told(random.Random(seed)) == told(random.Random(seed + 1))
+
+
+def test_what_was_said_is_taken_back_when_an_hour_passed_without_an_error(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    subnet.run(10, 60, downlink(3, counters={"symbol_error": 2_000}))
+    for minutes in range(1, 80):
+        subnet.tick(60 + minutes * 60)
+    assert subnet.told()[-1] == f"recovered ib-link link:{LEAF}/3"
+    assert subnet.said[-1].says is Says.CLEARS  # type: ignore[union-attr]
+    assert fabric.due(subnet.state) is None

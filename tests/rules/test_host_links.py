@@ -1,0 +1,133 @@
+"""A link to the node: what the fabric says of it, and the job that could not cross it."""
+
+from typing import Any
+
+import pytest
+
+from evidence.decisions import Cause, Domain, DomainKind, Says, Status, Suspicion, Witness
+from evidence.identity import digest
+from evidence.records import ContextKind
+
+from .conftest import HOST, Node, Records, at
+
+LEAF = "0x506b4b0300aa0010"
+
+
+def fabric(seconds: float, kind: str = "ib-errors", **fields: Any) -> Suspicion:
+    """What the fabric stage tells the node at the end of a link."""
+    plain: dict[str, Any] = {
+        "says": Says.ACCUSES,
+        "status": Status.SUSPECTED,
+        "weight": 0.3,
+        "reason": "leaf-a port 13 40 symbol errors within the hour (cable to mlx5_4).",
+    }
+    return Suspicion(
+        id=digest("fabric", seconds, kind, sorted(map(str, fields.items()))),
+        at=at(seconds),
+        observed_at=at(seconds),
+        witness=Witness.FABRIC,
+        kind=kind,
+        domain=Domain(kind=DomainKind.LINK, switch=LEAF, port=13, host=HOST),
+        cause=Cause.IB_LINK,
+        host=HOST,
+        **(plain | fields),
+    )
+
+
+def failed_here(records: Records, seconds: float, **fields: Any) -> Suspicion:
+    """What the job stage tells of a node that others could not reach."""
+    return records.suspicion(
+        seconds,
+        domain=Domain(kind=DomainKind.LINK, host=HOST),
+        cause=Cause.IB_LINK,
+        kind="ib-link",
+        reason="two hosts could not reach this one",
+        **fields,
+    )
+
+
+def test_a_fault_in_its_counters_is_enough_to_name_a_link(node: Node, records: Records) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(20, status=Status.LOCALIZED, weight=0.8))
+    node.run_on()
+    (verdict,) = node.latest()
+    assert (verdict.status, verdict.cause) == (Status.LOCALIZED, Cause.IB_LINK)
+    assert (verdict.domain.id, verdict.domain.host) == (f"link:{LEAF}/13", HOST)
+    assert [one.witness for one in verdict.testimony] == [Witness.FABRIC]
+
+
+def test_a_few_errors_alone_are_not_worth_a_word(node: Node, records: Records) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(20))
+    node.run_on()
+    assert node.verdicts == []
+
+
+@pytest.mark.parametrize("fabric_first", [True, False])
+def test_a_few_errors_and_a_job_that_failed_there_name_the_link_once(
+    node: Node, records: Records, fabric_first: bool
+) -> None:
+    node.feed(records.quiet())
+    said = [fabric(20), failed_here(records, 21)]
+    for one in said if fabric_first else reversed(said):
+        node.take(one, 22)
+    node.run_on()
+    (verdict,) = node.latest()
+    assert (verdict.status, verdict.domain.id) == (Status.LOCALIZED, f"link:{LEAF}/13")
+    assert {one.witness for one in verdict.testimony} == {Witness.FABRIC, Witness.COLLECTIVE}
+
+
+def test_a_job_that_failed_there_is_only_suspicious_without_counters(
+    node: Node, records: Records
+) -> None:
+    node.feed(records.quiet())
+    node.take(failed_here(records, 21))
+    node.run_on()
+    (verdict,) = node.latest()
+    assert (verdict.status, verdict.cause) == (Status.SUSPECTED, Cause.IB_LINK)
+
+
+def test_a_link_that_is_down_accuses_nobody_while_its_node_may_be_off(
+    node: Node, records: Records
+) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(300, "ib-down", status=Status.LOCALIZED, weight=0.8))
+    node.run_on()
+    assert [one.status for one in node.latest()] == [Status.SUSPECTED]
+
+
+def test_a_link_that_is_down_while_its_node_lives_is_at_fault(node: Node, records: Records) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(300, "ib-down"), 326)
+    for seconds in range(310, 540, 30):
+        node.take(records.frame((seconds, {})))
+    node.take(fabric(300, "ib-down", status=Status.LOCALIZED, weight=0.8), 541)
+    node.run_on()
+    assert [one.status for one in node.verdicts] == [Status.SUSPECTED, Status.LOCALIZED]
+
+
+def test_a_slow_link_is_suspected_and_no_more(node: Node, records: Records) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(20, "ib-degraded"))
+    node.take(failed_here(records, 21))
+    node.run_on()
+    assert {one.status for one in node.latest()} == {Status.SUSPECTED}
+
+
+def test_maintenance_of_the_node_explains_its_link(node: Node, records: Records) -> None:
+    node.feed(records.quiet())
+    node.take(records.context(10, ContextKind.MAINTENANCE, until_s=4000))
+    node.take(fabric(20, status=Status.LOCALIZED, weight=0.8))
+    node.run_on()
+    (verdict, *_) = node.verdicts
+    assert verdict.status is Status.SUSPECTED
+    assert verdict.explained_by is not None
+
+
+def test_a_link_that_works_again_is_said_to(node: Node, records: Records) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(20, status=Status.LOCALIZED, weight=0.8))
+    node.tick(30)
+    node.take(fabric(4000, "ib-recovered", says=Says.CLEARS, status=Status.RECOVERED, weight=0.0))
+    node.run_on()
+    assert [one.status for one in node.latest()] == [Status.RECOVERED]

@@ -115,9 +115,13 @@ class Driver:
     def _isolate(self, arrived: Arrived) -> None:
         """Nobody acks here, so the outbox would repeat itself: each command counts once."""
         self._isolation, outputs = isolation.step(self._isolation, arrived, self._rules)
+        if self._isolation.racks_at is not None:
+            self._wait("verdicts", "", self._isolation.racks_at, arrived.at)
         seen = {command.id for command in self.outcome.commands}
         for output in outputs:
             if isinstance(output, DesiredState):
                 self.outcome.states.append(output)
+            elif isinstance(output, Verdict):
+                self._pass_on("", [output], arrived.at)
             elif output.id not in seen:
                 self.outcome.commands.append(output)

@@ -15,6 +15,7 @@ from evidence.identity import digest
 from rules.budget import Spent
 from rules.naming import names_of
 from rules.outbox import Pending
+from rules.racks import Down
 
 __all__ = [
     "LEVELS",
@@ -54,7 +55,8 @@ class IsolationState(Struct, frozen=True, omit_defaults=True):
     """All domains acted upon, their names, the outbox and the budget; one per cluster.
 
     ``restored`` False (a fresh object) means that nobody knows what is isolated already: verdicts
-    then only give held commands. Start from a stored state, or from `rebuild`.
+    then only give held commands. Start from a stored state, or from `rebuild`. ``down`` are nodes
+    that failed as a whole, ``racks_at`` is when to see whether they are a rack.
     """
 
     restored: bool = False
@@ -64,6 +66,8 @@ class IsolationState(Struct, frozen=True, omit_defaults=True):
     spent: tuple[Spent, ...] = ()
     incidents: dict[str, str] = {}
     requests: tuple[str, ...] = ()
+    down: tuple[Down, ...] = ()
+    racks_at: datetime | None = None
     offsets: dict[str, int] = {}
 
 

@@ -16,7 +16,7 @@ from evidence.decisions import (
     DomainKind,
 )
 from evidence.records import FabricRecord
-from rules.fabric_ports import DOWNED, Finding, assess, is_up, observe_port, quiet
+from rules.fabric_ports import DOWNED, Finding, assess, changes_at, is_up, observe_port, quiet
 from rules.fabric_state import Device, FabricState, Port, port_key
 from rules.fabric_telling import (
     FAULT,
@@ -148,7 +148,9 @@ def _judge(state: FabricState, now: datetime, rules: Rules) -> tuple[FabricState
             outputs += tell_link(said, link, now)
     for id_ in sorted(said.keys() - links.keys() - {switch_id(guid) for guid in switches}):
         outputs += take_back(said, id_, state, now)
-    state = replace(state, said=said, judge_at=None, watch_at=_watch(state, links, now, rules))
+    state = replace(
+        state, said=said, judge_at=None, watch_at=_watch(replace(state, said=said), now, rules)
+    )
     return state, outputs
 
 
@@ -169,16 +171,16 @@ def _forgive(state: FabricState, switches: Mapping[str, list[str]]) -> FabricSta
     return state if ports == state.ports else replace(state, ports=ports)
 
 
-def _watch(
-    state: FabricState, links: Mapping[str, Link], now: datetime, rules: Rules
-) -> datetime | None:
+def _watch(state: FabricState, now: datetime, rules: Rules) -> datetime | None:
     """When time alone changes what there is to say: a port stays down, errors have stopped."""
     limits = rules.thresholds
-    times = [now + _WATCH] if links else []
-    for port in state.ports.values():
-        if port.down_since is not None:
-            lasts = (limits.ib_down_settle_s, limits.ib_down_s)
-            times += [port.down_since + timedelta(seconds=one) for one in lasts]
+    times = [at for port in state.ports.values() for at in changes_at(port, limits)]
+    wait = timedelta(seconds=limits.service_wait_s)
+    times += [
+        told.at + wait
+        for told in state.said.values()
+        if told.kind == "switch" and told.level < FAULT and told.at is not None
+    ]
     return min((at for at in times if at > now), default=None)
 
 

@@ -15,7 +15,7 @@ from evidence.records import FabricPort, FabricRecord
 from rules.fabric_state import Port
 from rules.thresholds import Thresholds
 
-__all__ = ["DOWNED", "Finding", "assess", "is_up", "observe_port", "quiet"]
+__all__ = ["DOWNED", "Finding", "assess", "changes_at", "is_up", "observe_port", "quiet"]
 
 #: Counters that speak of the link a port receives on.
 _ACCUSING = (
@@ -161,6 +161,20 @@ def quiet(port: Port, now: datetime) -> bool:
         and not port.flaps
         and not port.degraded
     )
+
+
+def changes_at(port: Port, limits: Thresholds) -> list[datetime]:
+    """When a port may look otherwise though nothing is read of it."""
+    times = []
+    if port.down_since is not None:
+        lasts = (limits.ib_down_settle_s, limits.ib_down_s)
+        times += [port.down_since + timedelta(seconds=one) for one in lasts]
+    if port.growth:
+        last = max(steps[-1][0] for steps in port.growth.values())
+        times.append(last + _HOUR + _STEP)
+    if port.flaps:
+        times.append(port.flaps[-1] + _FLAPS_WITHIN)
+    return times
 
 
 def assess(port: Port, now: datetime, limits: Thresholds) -> Finding:

@@ -15,7 +15,7 @@ from rules.catalog import Role
 from rules.context import allocation
 from rules.host_state import Fact, FactKind, HostState, Incident
 from rules.thresholds import Thresholds
-from rules.widening import NODE_LOST, is_gpu, widen
+from rules.widening import NODE_LOST, darken, is_gpu, widen
 
 __all__ = [
     "FACTS_MAX",
@@ -54,6 +54,7 @@ def gather(state: HostState, facts: Sequence[Fact], now: datetime, limits: Thres
         else:
             incidents[place] = _add(incidents[place], fact, limits)
     widen(incidents, state, limits)
+    darken(incidents, state)
     return replace(state, incidents=tuple(_forget(incidents, now, limits)))
 
 

@@ -232,6 +232,7 @@ def _inventory(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
         leaf=record.leaf,
         pool=record.pool,
         nvlink_domain=record.nvlink_domain,
+        adapters=len(record.hcas),
         names=names or state.names,
         inventory=_ref(record, "inventory", text),
     )

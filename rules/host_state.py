@@ -218,6 +218,7 @@ class HostState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     leaf: str | None = None
     pool: str | None = None
     nvlink_domain: str | None = None
+    adapters: int = 0
     inventory: EvidenceRef | None = None
     names: dict[str, GpuName] = {}
     health: dict[str, GpuHealth] = {}

@@ -4,7 +4,7 @@ It acts rarely and once: one command per incident, within the budget, never on a
 a person released is not taken out again for the same evidence.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
@@ -16,6 +16,7 @@ from evidence.decisions import (
     Command,
     DesiredState,
     Domain,
+    DomainKind,
     Hold,
     Request,
     RequestAction,
@@ -38,12 +39,13 @@ from rules.naming import containers, has_place, merge, moved, names_of, swapped
 from rules.orders import isolate, release
 from rules.outbox import answered, expired, next_due, post, resent
 from rules.policy import GoverningRules, Mode, Policy
+from rules.racks import note, racks, settles_at
 from rules.severity import level_of, mode_of, taken_out
 from rules.stage import Arrived
 
 __all__ = ["IsolationState", "Output", "Part", "due", "rebuild", "step"]
 
-Output = Command | DesiredState
+Output = Command | DesiredState | Verdict
 
 #: Who the holds of verdicts belong to.
 OURSELVES = "ringfence"
@@ -54,8 +56,9 @@ _PARTS_KEPT = 20_000
 
 
 def due(state: IsolationState) -> datetime | None:
-    """When a Tick is needed next; None while the outbox is empty."""
-    return min(map(next_due, state.outbox.values()), default=None)
+    """When a Tick is needed next; None while the outbox is empty and no rack waits."""
+    waiting = [] if state.racks_at is None else [state.racks_at]
+    return min((*waiting, *map(next_due, state.outbox.values())), default=None)
 
 
 def step(
@@ -64,7 +67,8 @@ def step(
     """Take one verdict, request, ack or Tick; time is the broker's append time.
 
     Returns the state (the same object when there is nothing to write) and what to publish, in
-    order. A redelivered record changes nothing.
+    order; a verdict among it is about a rack and comes back as an input. A redelivered record
+    changes nothing.
     """
     if arrived.offset is not None and arrived.offset <= state.offsets.get(arrived.topic, -1):
         return state, []
@@ -97,6 +101,7 @@ class _Turn:
 
     def verdict(self, verdict: Verdict) -> None:
         """Act on a verdict, if it is sure, new, and about a part that is still in service."""
+        self._note_down(verdict)
         domain_id = self._recognise(verdict.domain)
         part = self.state.parts.get(domain_id) if domain_id else None
         if verdict.status is Status.RECOVERED:
@@ -174,7 +179,8 @@ class _Turn:
             self._lapse(pending.command)
 
     def tick(self) -> None:
-        """Send again what nobody acknowledged, and end what came too late."""
+        """Send again what nobody acknowledged, end what came too late, and widen to racks."""
+        self._widen()
         for command_id, pending in list(self.state.outbox.items()):
             if next_due(pending) > self.now:
                 continue
@@ -187,6 +193,26 @@ class _Turn:
                 outbox[command_id] = resent(pending, self.now, self.policy)
                 self._set(outbox=outbox)
                 self.outputs.append(pending.command)
+
+    # --- Widening -------------------------------------------------------------------------------
+
+    def _note_down(self, verdict: Verdict) -> None:
+        """Remember a node that failed as a whole, to see whether others of its rack did."""
+        down = note(self.state.down, verdict, self.now)
+        if down is not self.state.down:
+            self._set(down=down, racks_at=settles_at(down, self._wait))
+
+    def _widen(self) -> None:
+        """Say of a rack, once, that enough of its nodes failed together."""
+        if self.state.racks_at is None or self.state.racks_at > self.now:
+            return
+        down, verdicts = racks(self.state.down, self.now, self.policy.widening, self._wait)
+        self._set(down=down, racks_at=settles_at(down, self._wait))
+        self.outputs += verdicts
+
+    @property
+    def _wait(self) -> timedelta:
+        return timedelta(seconds=self.policy.job.settle_across_hosts_s)
 
     # --- Acting ---------------------------------------------------------------------------------
 
@@ -207,8 +233,12 @@ class _Turn:
         return not answered
 
     def _is_out(self, domain_id: str, *, shadow: bool) -> bool:
+        """Whether a part is out, or is a rack that waits for a person: its nodes are not."""
         part = self.state.parts.get(domain_id)
-        return part is not None and bool(part.holds) and (shadow or not part.dry_run)
+        if part is None:
+            return False
+        waits = part.held is not None and part.domain.kind is DomainKind.RACK
+        return waits or (bool(part.holds) and (shadow or not part.dry_run))
 
     def _isolate(self, domain_id: str, part: Part, hold: Hold, command: Command) -> None:
         """Issue, hold or only note an isolation."""

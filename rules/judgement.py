@@ -14,6 +14,7 @@ from rules.gathering import hardware, root_of
 from rules.host_state import Fact, FactKind, Incident, Window
 from rules.scene import Judgement, Scene
 from rules.verdict_gpu import judge_gpu
+from rules.verdict_link import judge_dark
 from rules.verdict_node import (
     judge_boots,
     judge_node,
@@ -23,13 +24,14 @@ from rules.verdict_node import (
     judge_suspicion,
     judge_switch,
 )
-from rules.widening import NODE_LOST, subject_gpus
+from rules.widening import NODE_DARK, NODE_LOST, subject_gpus
 
 __all__ = ["judge"]
 
 _Judge = Callable[[Incident, Sequence[Fact], Scene], Judgement | None]
 _BY_SUBJECT: Mapping[str, _Judge] = {
     NODE_LOST: judge_node_lost,
+    NODE_DARK: judge_dark,
     "node:service": judge_service,
     "node:boots": judge_boots,
 }

@@ -15,7 +15,16 @@ from typing import Any, Protocol
 
 from evidence.decisions import Cause, Level, Status
 
-__all__ = ["GoverningRules", "Mode", "Note", "Policy", "PolicyError", "Pool", "load"]
+__all__ = [
+    "GoverningRules",
+    "Mode",
+    "Note",
+    "Policy",
+    "PolicyError",
+    "Pool",
+    "WideningPolicy",
+    "load",
+]
 
 SHIPPED = Path(__file__).with_name("policy.toml")
 
@@ -80,6 +89,14 @@ class JobPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class WideningPolicy:
+    """How many nodes of one rack, failing within so many seconds, are the rack."""
+
+    rack_nodes: int
+    rack_within_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """How much may leave service in one sliding window of ``window_s`` seconds.
 
@@ -111,6 +128,7 @@ class Policy:
 
     hard_facts: frozenset[str]
     job: JobPolicy
+    widening: WideningPolicy
     mode: Mode
     act_on: frozenset[Status]
     automatic_release: bool
@@ -221,6 +239,8 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "job.settle_limit_s": _positive,
     "job.forget_after_s": _positive,
     "job.missing_ranks_named": _count,
+    "widening.rack_nodes": _cards,
+    "widening.rack_within_s": _positive,
     "isolation.mode": _one_of(Mode),
     "isolation.act_on": _statuses,
     "isolation.automatic_release": _flag,
@@ -355,6 +375,7 @@ def _policy(entries: Mapping[str, _Entry]) -> Policy:
     return Policy(
         hard_facts=frozenset(fact for fact, holds in section("hard_facts").items() if holds),
         job=JobPolicy(**section("job")),
+        widening=WideningPolicy(**section("widening")),
         **section("isolation"),
         levels=MappingProxyType({Cause(k): v for k, v in section("levels").items()}),
         budget=Budget(

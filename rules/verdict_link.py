@@ -1,4 +1,4 @@
-"""The verdict about a link to the node: its counters, and the job that could not cross it.
+"""The verdict about a link to the node, or all of them: its counters, and the job that crossed it.
 
 Counters speak of the link itself, so a fault in them is enough; what is only watched takes a job
 that failed on the same node. A link that is down accuses nobody while its node may be off.
@@ -7,13 +7,22 @@ that failed on the same node. A link that is down accuses nobody while its node 
 from collections.abc import Sequence
 from datetime import timedelta
 
-from evidence.decisions import Cause, DomainKind, Recovery, Says, Status, Witness
+from evidence.decisions import (
+    Cause,
+    DomainKind,
+    Recovery,
+    Says,
+    Status,
+    Testimony,
+    Witness,
+)
 from rules.host_state import Fact, FactKind, Incident
-from rules.scene import Judgement, Scene, witness
+from rules.scene import Judgement, Scene, node_domain, witness
+from rules.widening import LINK_DOWN, NODE_DARK
 
-__all__ = ["blamed_link", "judge_link"]
+__all__ = ["blamed_link", "judge_dark", "judge_link"]
 
-_DOWN, _DEGRADED = "ib-down", "ib-degraded"
+_DEGRADED = "ib-degraded"
 
 
 def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement | None:
@@ -25,8 +34,9 @@ def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judge
     told = last.suspicion
     assert told is not None
     felt = _felt(incident, last, scene)
-    if not incident.revision and felt is None and _only_watched(last):
-        return None
+    dark = any(other.subject == NODE_DARK for other in scene.others(incident))
+    if not incident.revision and (dark or (felt is None and _only_watched(last))):
+        return None  # named in the node's verdict, or nothing to tell
     status, confidence, why = _weigh(last, felt, scene)
     where = scene.state.host or "the node"
     also = f" Beside it, {felt.words[:200]}" if felt is not None else ""
@@ -49,7 +59,7 @@ def _only_watched(last: Fact) -> bool:
     """Whether what was counted is too little to tell anybody unless a job failed beside it."""
     told = last.suspicion
     assert told is not None
-    return told.status is not Status.LOCALIZED and told.kind not in (_DOWN, _DEGRADED)
+    return told.status is not Status.LOCALIZED and told.kind not in (LINK_DOWN, _DEGRADED)
 
 
 def _weigh(last: Fact, felt: Fact | None, scene: Scene) -> tuple[Status, float, str]:
@@ -57,7 +67,7 @@ def _weigh(last: Fact, felt: Fact | None, scene: Scene) -> tuple[Status, float, 
     assert told is not None
     if told.kind == _DEGRADED:
         return Status.SUSPECTED, 0.3, " is slower than it could be"
-    if told.kind == _DOWN and not _lives(last, scene):
+    if told.kind == LINK_DOWN and not _lives(last, scene):
         return Status.SUSPECTED, 0.2, " is down, and so may be the node"
     if told.status is Status.LOCALIZED:
         return Status.LOCALIZED, 0.9 if felt is not None else 0.8, " is at fault"
@@ -90,6 +100,42 @@ def _felt(incident: Incident, last: Fact, scene: Scene) -> Fact | None:
             ):
                 return fact
     return None
+
+
+def judge_dark(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement | None:
+    """A node of which nothing is heard and all of whose links are down: its power, or a restart."""
+    root = min(facts, key=lambda fact: fact.order)
+    heard = [at for at in (scene.state.frames_at, scene.state.kernel_seen_at) if at is not None]
+    back = any(at > incident.last for at in heard)
+    wait = timedelta(seconds=scene.limits.service_wait_s)
+    stays = scene.now - root.at >= wait and not back
+    if back and not incident.revision:
+        return None
+    minutes = scene.limits.service_wait_s / 60
+    tail = f", for more than {minutes:.0f} minutes" if stays else ""
+    name = scene.state.host or "The node"
+    return Judgement(
+        root=root,
+        status=Status.RECOVERED if back else Status.LOCALIZED if stays else Status.SUSPECTED,
+        cause=Cause.NODE,
+        domain=node_domain(scene.state),
+        confidence=0.8 if stays else 0.5,
+        reason=f"{name} is heard again."
+        if back
+        else f"{name} fell silent and all of its {len(facts)} links are down{tail}: its power, or"
+        " a restart that nobody announced.",
+        recovery=Recovery.DIAGNOSE,
+        testimony=(
+            witness(root),
+            Testimony(
+                witness=Witness.HEALTH,
+                says=Says.ACCUSES,
+                weight=0.3,
+                words="nothing is heard of it",
+            ),
+        ),
+        recheck=None if stays or back else root.at + wait,
+    )
 
 
 def blamed_link(incident: Incident, scene: Scene) -> Incident | None:

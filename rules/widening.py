@@ -13,13 +13,27 @@ from rules.catalog import Role
 from rules.host_state import Fact, FactKind, HostState, Incident
 from rules.thresholds import Thresholds
 
-__all__ = ["NODE_LOST", "in_company", "is_gpu", "is_lost", "subject_gpus", "widen"]
+__all__ = [
+    "LINK_DOWN",
+    "NODE_DARK",
+    "NODE_LOST",
+    "darken",
+    "in_company",
+    "is_gpu",
+    "is_lost",
+    "links_down",
+    "subject_gpus",
+    "widen",
+]
 
-#: The subject of all GPUs of a node failing together.
+#: The subject of all GPUs of a node failing together, and of a node that went dark.
 NODE_LOST = "node:gpus"
+NODE_DARK = "node:dark"
 #: Facts that a node's incident shows.
 _FACTS_MAX = 32
 _WORDS = frozenset({"node", "switch", "port", "job", "rank", "link"})
+#: What the fabric calls a link that is down.
+LINK_DOWN = "ib-down"
 #: GPUs that must be lost together to be called a node's where nobody told how many it has.
 _ENOUGH = 4
 
@@ -89,6 +103,35 @@ def widen(incidents: list[Incident], state: HostState, limits: Thresholds) -> No
                 incidents[number] = replace(incident, facts=facts, news=True)
             return
     incidents.append(Incident(subject=NODE_LOST, first=facts[0].at, last=facts[-1].at, facts=facts))
+
+
+def darken(incidents: list[Incident], state: HostState) -> None:
+    """All links of a node going down while nothing is heard of it: one incident of the node."""
+    down = links_down(incidents)
+    if not state.adapters or len(down) < state.adapters:
+        return
+    facts = tuple(sorted(down.values(), key=lambda one: one.order))[:_FACTS_MAX]
+    heard = [at for at in (state.frames_at, state.kernel_seen_at) if at is not None]
+    if not heard or max(heard) > facts[-1].at:
+        return
+    for number, incident in enumerate(incidents):
+        if incident.subject == NODE_DARK and incident.last == facts[-1].at:
+            if facts != incident.facts:
+                incidents[number] = replace(incident, facts=facts, news=True)
+            return
+    incidents.append(Incident(subject=NODE_DARK, first=facts[0].at, last=facts[-1].at, facts=facts))
+
+
+def links_down(incidents: Iterable[Incident]) -> dict[str, Fact]:
+    """The links of a node that are down now, each with the last word about it."""
+    found = {}
+    for incident in incidents:
+        if not incident.subject.startswith("link:") or incident.recovered_at is not None:
+            continue
+        last = max(incident.facts, key=lambda fact: fact.order)
+        if last.suspicion is not None and last.suspicion.kind == LINK_DOWN:
+            found[incident.subject] = last
+    return found
 
 
 def _by_a_switch(

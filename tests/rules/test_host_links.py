@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from evidence.decisions import Cause, Domain, DomainKind, Says, Status, Suspicion, Witness
 from evidence.identity import digest
-from evidence.records import ContextKind
+from evidence.records import ContextKind, HcaIdentity
 
 from .conftest import HOST, Node, Records, at
 
@@ -131,3 +132,59 @@ def test_a_link_that_works_again_is_said_to(node: Node, records: Records) -> Non
     node.take(fabric(4000, "ib-recovered", says=Says.CLEARS, status=Status.RECOVERED, weight=0.0))
     node.run_on()
     assert [one.status for one in node.latest()] == [Status.RECOVERED]
+
+
+def two_links(records: Records) -> list[Any]:
+    """A node at rest that has two adapters."""
+    hcas = (HcaIdentity(name="mlx5_0"), HcaIdentity(name="mlx5_1"))
+    return [*records.quiet(), records.inventory(3, hcas=hcas)]
+
+
+def down(seconds: float, port: int, **fields: Any) -> Suspicion:
+    domain = Domain(kind=DomainKind.LINK, switch=LEAF, port=port, host=HOST)
+    return replace(fabric(seconds, "ib-down", **fields), id=f"{port}-{seconds}", domain=domain)
+
+
+def test_a_node_that_goes_dark_is_one_suspicion_and_after_a_while_a_fault(
+    node: Node, records: Records
+) -> None:
+    node.feed(two_links(records))
+    node.take(down(200, 13), 230)
+    node.take(down(200, 14), 230.5)
+    node.run_on()
+    assert [f"{one.status} {one.domain.id}" for one in node.verdicts] == [
+        f"suspected node:{HOST}",
+        f"localized node:{HOST}",
+    ]
+    (first, last) = node.verdicts
+    assert {one.witness for one in first.testimony} == {Witness.FABRIC, Witness.HEALTH}
+    assert last.decided_at >= at(200 + 900)
+
+
+def test_one_of_two_links_down_is_no_dark_node(node: Node, records: Records) -> None:
+    node.feed(two_links(records))
+    node.take(down(200, 13), 230)
+    node.run_on()
+    assert {one.domain.kind for one in node.verdicts} == {DomainKind.LINK}
+
+
+def test_a_node_that_is_heard_again_was_only_restarted(node: Node, records: Records) -> None:
+    node.feed(two_links(records))
+    node.take(down(200, 13), 230)
+    node.take(down(200, 14), 230.5)
+    node.tick(233)
+    for seconds in range(400, 700, 61):
+        node.take(records.frame((seconds, {})))
+    node.run_on()
+    assert [one.status for one in node.latest()] == [Status.RECOVERED]
+
+
+def test_a_restart_that_was_announced_explains_a_dark_node(node: Node, records: Records) -> None:
+    node.feed(two_links(records))
+    node.take(records.context(150, ContextKind.REBOOT, until_s=600))
+    node.take(down(200, 13), 230)
+    node.take(down(200, 14), 230.5)
+    node.tick(233)
+    (verdict,) = node.latest()
+    assert verdict.status is Status.SUSPECTED
+    assert verdict.explained_by is not None

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from ringfence import bug_report
+
 __all__ = ["READ_ERRORS", "Log", "LogKind", "Unread", "find", "read"]
 
 _SNIFF = 256 * 1024
@@ -27,6 +29,8 @@ class LogKind(StrEnum):
 
     KERNEL = "kernel"
     NCCL = "nccl"
+    GPU = "gpu"
+    FABRIC = "fabric"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,14 @@ class Unread:
     reason: str
 
 
-Recognise = Callable[[list[bytes]], LogKind | None]
+Recognise = Callable[[list[bytes]], tuple[LogKind, ...]]
 
 
 def find(path: Path, recognise: Recognise) -> Iterator[Log | Unread]:
     """Every log under ``path`` (a file, a folder, or a tar archive), in order of name.
 
-    ``recognise`` is shown the first lines of a file, at most 256 KiB, and says what it is. The
+    ``recognise`` is shown the first lines of a file, at most 256 KiB, and says what it is: a log of
+    each kind that it names. An nvidia-bug-report.log is what the kernel and nvidia-smi said. The
     host is the folder directly under ``path``, else the file's own name without endings; a host
     that stands in the lines themselves wins over it later.
     """
@@ -78,7 +83,7 @@ def _open(path: Path, name: str, host: str, recognise: Recognise) -> Iterator[Lo
     except READ_ERRORS as error:
         yield Unread(name, _reason(error))
         return
-    yield _log(name, host, lambda: read(path.open("rb")), recognise)
+    yield from _logs(name, host, lambda: read(path.open("rb")), recognise)
 
 
 def _archive(path: Path, name: str, recognise: Recognise) -> Iterator[Log | Unread]:
@@ -95,7 +100,8 @@ def _archive(path: Path, name: str, recognise: Recognise) -> Iterator[Log | Unre
         # An archive of one folder: that folder is the incident, not a host.
         if len(top) == 1 and len(inside.parts) > 1:
             inside = inside.relative_to(inside.parts[0])
-        yield _log(f"{name}:{member}", _host(inside), partial(_member, path, member), recognise)
+        lines = partial(_member, path, member)
+        yield from _logs(f"{name}:{member}", _host(inside), lines, recognise)
 
 
 def _member(path: Path, member: str) -> Iterator[bytes]:
@@ -148,17 +154,27 @@ def _lines(stream: "IO[bytes] | gzip.GzipFile | io.BufferedReader") -> Iterator[
             line = stream.readline(_MAX_LINE)
 
 
-def _log(
+def _logs(
     name: str, host: str, lines: Callable[[], Iterator[bytes]], recognise: Recognise
-) -> Log | Unread:
+) -> Iterator[Log | Unread]:
     head, error = _head(lines)
     if not head:
-        return Unread(name, error or "empty")
-    kind = recognise(head)
-    if kind is None:
-        reason = "neither a kernel log nor a NCCL, PyTorch or torchrun log"
-        return Unread(name, f"{reason} ({error})" if error else reason)
-    return Log(name, host, kind, lines)
+        yield Unread(name, error or "empty")
+        return
+    if bug_report.begins(head):
+        host = bug_report.host_of(head) or host
+        yield Log(name, host, LogKind.KERNEL, lambda: bug_report.kernel_lines(lines()))
+        yield Log(name, host, LogKind.GPU, lambda: bug_report.gpu_lines(lines()))
+        return
+    kinds = recognise(head)
+    if not kinds:
+        reason = (
+            "neither a kernel log nor a NCCL, PyTorch or torchrun log, "
+            "nor output of nvidia-smi or of a fabric tool"
+        )
+        yield Unread(name, f"{reason} ({error})" if error else reason)
+    for kind in kinds:
+        yield Log(name, host, kind, lines)
 
 
 def _head(lines: Callable[[], Iterator[bytes]]) -> tuple[list[bytes], str | None]:

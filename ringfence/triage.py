@@ -13,18 +13,29 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from collectors import kernel, nccl
+from collectors import fabric_text, kernel, nccl, nvidia_smi
+from collectors.framing import health
 from evidence.decisions import Command, Verdict
-from evidence.records import KernelKind, KernelRecord, NcclRecord
-from ringfence.drive import Driver
+from evidence.records import FabricRecord, GpuFrame, KernelKind, KernelRecord, NcclRecord
+from ringfence.drive import Driver, Outcome
 from ringfence.logs import READ_ERRORS, Log, LogKind, Unread, find
 from rules.tables import Rules
 
 __all__ = ["Triage", "triage"]
 
-#: Day one of a log that has no wall clock.
+#: Day one of a log that has no wall clock, and when that year is over.
 _NO_CLOCK = datetime(1970, 1, 2, tzinfo=UTC)
+_CLOCK = datetime(1971, 1, 1, tzinfo=UTC)
+_ZERO = timedelta(0)
+#: Looks at a host that show the same health are judged at most this often (seconds of
+#: temperatures between them are no loss: what counts is that somebody looked).
+_LOOKS_EVERY = timedelta(seconds=10)
+#: The files do not say which subnet they are of.
+_SUBNET = "default"
+
+_Record = KernelRecord | NcclRecord | GpuFrame | FabricRecord
 
 
 @dataclass(slots=True)
@@ -58,31 +69,91 @@ def triage(path: Path, rules: Rules, now: datetime) -> Triage:
     """
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    driver, unread, read = Driver(rules), [], {}
-    undated: list[tuple[str, str, Struct]] = []
-    first_dated: datetime | None = None
+    incident = _Incident(Driver(rules))
     for found in find(path, _recognise):
         if isinstance(found, Unread):
-            unread.append(found)
-            continue
-        records = _Read(found)
+            incident.unread.append(found)
+        else:
+            incident.take(found, now)
+    outcome = incident.judge()
+    return Triage(outcome.latest(), outcome.commands, incident.unread, incident.read)
+
+
+class _Looks:
+    """What somebody looked up after the incident: nvidia-smi and the tools of the fabric.
+
+    A look without a time, or beside a kernel log without wall clock, is taken to come right
+    after the last that its host's logs say.
+    """
+
+    def __init__(self) -> None:
+        self._dated: list[tuple[str, str, Struct, datetime]] = []
+        self._undated: list[tuple[str, str, Struct]] = []
+        self._last: dict[str, datetime] = {}
+
+    def add(self, records: "_Read") -> None:
+        """Take the records of one file."""
+        self._dated += records.dated
+        self._undated += records.undated
+
+    def see(self, records: "_Read") -> None:
+        """Note when the logs of a host end."""
+        for topic, key, _, at in records.dated:
+            if topic == "kernel":
+                self._last[key] = max(at, self._last.get(key, at))
+
+    def placed(self) -> Iterator[tuple[str, str, Struct, datetime]]:
+        """Every record with the time at which it is taken to arrive."""
+        first = {key: at for _, key, _, at in reversed(self._dated)}
+        end = max((*self._last.values(), *first.values()), default=_NO_CLOCK)
+        for topic, key, record, at in self._dated:
+            last = self._last.get(key, at)
+            yield topic, key, record, at if last > _CLOCK else last + max(at - first[key], _ZERO)
+        for topic, key, record in self._undated:
+            yield topic, key, record, self._last.get(key, end)
+
+
+@dataclass(slots=True)
+class _Incident:
+    """The records of all logs, on their way to the driver."""
+
+    driver: Driver
+    unread: list[Unread] = field(default_factory=list)
+    read: dict[str, int] = field(default_factory=dict)
+    looks: _Looks = field(default_factory=_Looks)
+    undated: list[tuple[str, str, Struct]] = field(default_factory=list)
+    first_dated: datetime | None = None
+
+    def take(self, log: Log, now: datetime) -> None:
+        """Read one log to its end, or to where it breaks off."""
+        records = _Read(log)
         try:
             records.take(now)
         except READ_ERRORS as error:
-            unread.append(Unread(found.file, f"broke off after {records.count} records: {error}"))
-        read[found.file] = records.count
+            if not any(one.file == log.file for one in self.unread):
+                words = f"broke off after {records.count} records: {error}"
+                self.unread.append(Unread(log.file, words))
+        self.read[log.file] = self.read.get(log.file, 0) + records.count
+        if log.kind in (LogKind.GPU, LogKind.FABRIC):
+            self.looks.add(records)
+            return
         for topic, key, record, at in records.dated:
-            driver.add(topic, key, record, at)
-        undated += records.undated
-        if found.kind is LogKind.NCCL and records.dated:
+            self.driver.add(topic, key, record, at)
+        self.looks.see(records)
+        self.undated += records.undated
+        if log.kind is LogKind.NCCL and records.dated:
             first = records.dated[0][3]
-            first_dated = first if first_dated is None else min(first, first_dated)
-    # A rank that fell silent may have printed nothing but undated lines: who it was must be
-    # known before the others speak.
-    for topic, key, record in undated:
-        driver.add(topic, key, record, first_dated or _NO_CLOCK)
-    outcome = driver.run()
-    return Triage(outcome.latest(), outcome.commands, unread, read)
+            self.first_dated = first if self.first_dated is None else min(first, self.first_dated)
+
+    def judge(self) -> Outcome:
+        """Hand on what waited for its time, and let the driver run."""
+        # A rank that fell silent may have printed nothing but undated lines: who it was must be
+        # known before the others speak.
+        for topic, key, record in self.undated:
+            self.driver.add(topic, key, record, self.first_dated or _NO_CLOCK)
+        for topic, key, record, at in self.looks.placed():
+            self.driver.add(topic, key, record, at)
+        return self.driver.run()
 
 
 # kern  :warn  : 2026-02-03T04:05:06,789012+00:00 nvidia-peermem ...
@@ -94,23 +165,32 @@ _KERNEL_SHAPE = re.compile(
 )
 
 
-def _recognise(head: list[bytes]) -> LogKind | None:
-    """What a file is, by asking both parsers what they make of its first lines.
+def _recognise(head: list[bytes]) -> tuple[LogKind, ...]:
+    """What a file is, by asking the parsers what they make of its first lines.
 
-    A kernel log may begin with pages of noise: then the shape of its lines tells.
+    A kernel log may begin with pages of noise: then the shape of its lines tells. What nvidia-smi
+    printed into the log of a job is not read: of which host it speaks is not sure there. NCCL and
+    CUDA use some of its words, so its own lines do not count for them.
     """
     now = datetime.now(UTC)
+    others = [line for line in head if not nvidia_smi.recognise([line])]
+    kinds = [LogKind.GPU] if len(others) < len(head) else []
+    kinds += [LogKind.FABRIC] if fabric_text.recognise(head) else []
     made = {
         LogKind.KERNEL: sum(
             record.kind is not KernelKind.OTHER
             for record in kernel.parse_stream(head, host=None, now=now, coalesce=False)
         ),
-        LogKind.NCCL: sum(1 for _ in nccl.parse_stream(head, job="", host=None, now=now)),
+        LogKind.NCCL: sum(1 for _ in nccl.parse_stream(others, job="", host=None, now=now)),
     }
     kind = max(made, key=made.__getitem__)
+    if kind is LogKind.NCCL and made[kind] > len(kinds):
+        return (kind,)
     if made[kind]:
-        return kind
-    return LogKind.KERNEL if any(map(_KERNEL_SHAPE.search, head)) else None
+        return (kind, *kinds)
+    if kinds:
+        return tuple(kinds)
+    return (LogKind.KERNEL,) if any(map(_KERNEL_SHAPE.search, head)) else ()
 
 
 class _Read:
@@ -125,11 +205,14 @@ class _Read:
         self.count = 0
         self.dated: list[tuple[str, str, Struct, datetime]] = []
         self.undated: list[tuple[str, str, Struct]] = []
+        self._shown: dict[str, tuple[datetime, object]] = {}
 
     def take(self, now: datetime) -> None:
         """Read the log to its end. Raises one of READ_ERRORS where it breaks off."""
         for topic, key, record in _records(self._log, now):
             self.count += 1
+            if isinstance(record, GpuFrame) and self._repeats(record):
+                continue
             at = _dated(record)
             if at is not None:
                 self.dated += [(*one, at) for one in self.undated]
@@ -141,23 +224,53 @@ class _Read:
             else:
                 self.dated.append((topic, key, record, at))
 
+    def _repeats(self, frame: GpuFrame) -> bool:
+        """Whether a look says nothing new so soon: a day of them at 1 Hz is not kept in memory."""
+        tick = frame.ticks[-1]
+        said = health(tick)
+        at, before = self._shown.get(frame.host, (None, None))
+        if at is not None and said == before and timedelta(0) <= tick.at - at < _LOOKS_EVERY:
+            return True
+        self._shown[frame.host] = tick.at, said
+        return False
 
-def _records(log: Log, now: datetime) -> Iterator[tuple[str, str, KernelRecord | NcclRecord]]:
+
+def _records(log: Log, now: datetime) -> Iterator[tuple[str, str, _Record]]:
     """Each record with its topic and key."""
     if log.kind is LogKind.NCCL:
         for said in nccl.parse_stream(
             log.lines(), job=log.job, host=log.host, now=now, file=log.file
         ):
             yield "nccl", said.job, said
-        return
-    for record in kernel.parse_stream(
-        log.lines(), host=log.host, now=now, file=log.file, coalesce=True, keep_other=False
-    ):
-        if record.kind is not KernelKind.OTHER:
-            yield "kernel", record.host or log.host, record
+    elif log.kind is LogKind.GPU:
+        for frame in nvidia_smi.parse_stream(log.lines(), host=log.host, now=now, file=log.file):
+            yield "gpu", frame.host, _answering(frame)
+    elif log.kind is LogKind.FABRIC:
+        for port in fabric_text.parse_stream(log.lines(), subnet=_SUBNET, now=now, file=log.file):
+            yield "fabric", port.subnet, port
+    else:
+        for record in kernel.parse_stream(
+            log.lines(), host=log.host, now=now, file=log.file, coalesce=True, keep_other=False
+        ):
+            if record.kind is not KernelKind.OTHER:
+                yield "kernel", record.host or log.host, record
 
 
-def _dated(record: KernelRecord | NcclRecord) -> datetime | None:
+def _answering(frame: GpuFrame) -> GpuFrame:
+    """The frame without GPUs that were only listed: a lost one is listed like any other."""
+    if not any("status" in gpu.unread for tick in frame.ticks for gpu in tick.gpus):
+        return frame
+    ticks = tuple(
+        replace(tick, gpus=tuple(gpu for gpu in tick.gpus if "status" not in gpu.unread))
+        for tick in frame.ticks
+    )
+    return replace(frame, ticks=ticks)
+
+
+def _dated(record: _Record) -> datetime | None:
+    if isinstance(record, GpuFrame):
+        at = record.ticks[-1].at
+        return None if at == record.observed_at else at
     if record.at is None and isinstance(record, KernelRecord) and record.uptime_s is not None:
         return _NO_CLOCK + timedelta(seconds=record.uptime_s)
     return record.at

@@ -134,7 +134,9 @@ def _moved(state: HostState, gpu: GpuSnapshot) -> GpuHealth | None:
 
 
 def _ref(frame: GpuFrame, at: datetime, text: str) -> EvidenceRef:
-    return EvidenceRef(id=frame.id, source="gpu", at=at, host=frame.host, text=text)
+    return EvidenceRef(
+        id=frame.id, source="gpu", at=at, host=frame.host, file=frame.file, text=text
+    )
 
 
 def _service(frame: GpuFrame, tick: GpuTick, arrived: datetime, limits: Thresholds) -> Fact:

@@ -110,8 +110,8 @@ def gpu_domain(state: HostState, subject: str, *, rank: int | None = None) -> Do
     health = state.health.get(subject)
     uuid = name.uuid or (health.uuid if health else None)
     index = name.index
-    if index is None and health is not None:
-        index = health.index
+    if index is None and health is not None and health.index != -1:
+        index = health.index  # -1: the text that was read did not tell it
     if subject.startswith("index-"):
         index = int(subject.removeprefix("index-"))
     return Domain(

@@ -20,13 +20,14 @@ from evidence.records.gpu import (
 )
 from evidence.records.inventory import GpuIdentity, HcaIdentity, InventoryRecord
 from evidence.records.kernel import KernelKind, KernelRecord, Mig
-from evidence.records.nccl import NcclKind, NcclRecord
+from evidence.records.nccl import FlightEntry, NcclKind, NcclRecord
 
 __all__ = [
     "ContextKind",
     "ContextRecord",
     "FabricPort",
     "FabricRecord",
+    "FlightEntry",
     "GpuEvent",
     "GpuEventKind",
     "GpuFrame",

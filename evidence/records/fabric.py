@@ -66,9 +66,12 @@ class FabricPort(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class FabricRecord(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="fabric/1"):
     """One switch or HCA in one sweep; a port is (node GUID, port number).
 
-    ``kind`` is ``switch`` or ``hca``; ``host`` the node an HCA sits in. ``missing`` marks one that
-    was there in the sweep before and does not answer any more. ``source`` says how it was read:
-    ``mad``, ``sysfs``, ``mlxlink``, or the tool whose output it was.
+    ``kind`` is ``switch`` or ``hca``, also ``router`` or ``unknown`` where only a text tells of it;
+    ``host`` the node an HCA sits in. ``guid`` is ``lid:44`` or ``device:mlx5_0`` where nothing
+    tells the node's GUID, and the port's where a tool prints no other. ``missing`` marks one that
+    was there in the sweep before and does not answer any more. ``partial`` says that ports which
+    are not listed are as they were listed last, their data counters apart. ``source`` says how it
+    was read: ``mad``, ``sysfs``, ``mlxlink``, or the tool whose output it was.
     """
 
     id: str
@@ -85,4 +88,5 @@ class FabricRecord(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="fab
     sweep: int = 0
     sweep_ms: int | None = None
     missing: bool = False
+    partial: bool = False
     ports: tuple[FabricPort, ...] = ()

@@ -191,7 +191,7 @@ class GpuTick(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuFrame(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="gpu/1"):
-    """Several ticks of one node in one message, oldest first."""
+    """Several ticks of one node in one message, oldest first; ``file`` where it was read in one."""
 
     id: str
     host: str
@@ -201,3 +201,4 @@ class GpuFrame(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="gpu/1")
     boot_id: str | None = None
     driver: str | None = None
     source: str = "nvml"
+    file: str | None = None

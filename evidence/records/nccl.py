@@ -3,9 +3,11 @@
 from datetime import datetime
 from enum import StrEnum
 
+from msgspec import Struct
+
 from evidence.records.wire import Wire
 
-__all__ = ["NcclKind", "NcclRecord"]
+__all__ = ["FlightEntry", "NcclKind", "NcclRecord"]
 
 
 class NcclKind(StrEnum):
@@ -38,10 +40,36 @@ class NcclKind(StrEnum):
     RANK_MAP = "rank-map"
     RAS = "ras"
     FLIGHT_RECORDER = "flight-recorder"
+    SETUP = "setup"
     WARN = "warn"
     FINISHED = "finished"
     UNREADABLE = "unreadable"
     OTHER = "other"
+
+
+class FlightEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One operation in a PyTorch flight recorder dump.
+
+    ``seq`` counts point-to-point operations apart (``p2p``). ``state`` is scheduled, started or
+    completed; ``retired`` and not completed is one that timed out. ``sizes_in`` and ``sizes_out``
+    are printed shapes, ``[[4, 1024]]``, cut at 120 characters. The times of start and end are when
+    the watchdog looked, not when it happened.
+    """
+
+    seq: int
+    op: str | None = None
+    state: str | None = None
+    p2p: bool = False
+    retired: bool = False
+    sizes_in: str | None = None
+    sizes_out: str | None = None
+    numel_in: int | None = None
+    numel_out: int | None = None
+    dtype: str | None = None
+    timeout_ms: int | None = None
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
 
 
 class NcclRecord(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="nccl/1"):
@@ -54,6 +82,15 @@ class NcclRecord(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="nccl/
     ``phase`` tells lines of one kind apart (see each builder in collectors/nccl_*.py).
     ``request`` is the local role in a failed InfiniBand transfer: Send, Recv or Flush.
     A timeout names a victim, never the culprit.
+
+    Of a flight recorder dump (phase ``dump`` and, for each process group, ``group``): ``members``
+    are the group's global ranks as ranges (evidence.ranks), ``seq``, ``op`` and ``state`` those of
+    the oldest operation that is not completed, ``frames`` where Python called it, ``incomplete``
+    how many are not, and ``entries`` some of them with the last completed ones before. Phase
+    ``stack`` has the ``frames`` that the watchdog prints, without a dump.
+    Of a RAS report: ``launched`` are pairs of an operation number and how many ranks launched it.
+    Of a process at its start (kind ``setup``): ``address`` is its own, ``hcas`` its adapters in the
+    order in which NCCL numbers them.
     """
 
     id: str
@@ -103,3 +140,11 @@ class NcclRecord(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="nccl/
     request: str | None = None
     local_gid: str | None = None
     remote_gid: str | None = None
+    members: str | None = None
+    state: str | None = None
+    incomplete: int | None = None
+    frames: tuple[str, ...] = ()
+    entries: tuple[FlightEntry, ...] = ()
+    launched: tuple[tuple[int, int], ...] = ()
+    address: str | None = None
+    hcas: tuple[str, ...] = ()

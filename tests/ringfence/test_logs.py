@@ -11,9 +11,10 @@ DMESG = b"[  811.120031] NVRM: Xid (PCI:0000:9a:00): 79, GPU has fallen off the 
 RANK = b"[rank4]:[E207 11:12:13.000000004 ProcessGroupNCCL.cpp:629] [Rank 4] Watchdog caught ...\n"
 
 
-def recognise(head: list[bytes]) -> LogKind | None:
+def recognise(head: list[bytes]) -> tuple[LogKind, ...]:
     text = b"".join(head)
-    return LogKind.KERNEL if b"NVRM" in text else LogKind.NCCL if b"rank" in text else None
+    marks = {LogKind.KERNEL: b"NVRM", LogKind.NCCL: b"rank"}
+    return tuple(kind for kind, mark in marks.items() if mark in text)
 
 
 def logs(path: Path) -> list[tuple[str, str, LogKind, bytes]]:

@@ -16,30 +16,63 @@ from ringfence.cli.front import FAULT, JSON, Front, Unreadable, need, one_senten
 __all__ = ["parse", "sql", "triage", "why"]
 
 
+#: What can be parsed, and by which module.
+_PARSERS = {
+    "kernel": "collectors.kernel",
+    "nccl": "collectors.nccl",
+    "gpu": "collectors.nvidia_smi",
+    "fabric": "collectors.fabric_text",
+}
+#: The kinds whose input may hold no record and yet be right: a fabric without errors.
+_OF_TOOLS = {"gpu": "nvidia-smi", "fabric": "a fabric tool"}
+_HEAD_LINES, _HEAD_BYTES = 2000, 4096
+
+
 @click.command()
-@click.argument("kind", type=click.Choice(["kernel", "nccl"]))
+@click.argument("kind", type=click.Choice(list(_PARSERS)))
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--host", help="Host of lines that name none.")
 @click.option("--job", default="job", show_default=True, help="Job of a NCCL log.")
+@click.option("--subnet", default="default", show_default=True, help="Subnet of a fabric's text.")
 @click.option("--coalesce", is_flag=True, help="One record with a count for a storm of equal ones.")
-def parse(kind: str, file: IO[bytes], host: str | None, job: str, coalesce: bool) -> None:
-    """Parse a log into NDJSON, one record a line."""
-    now, lines = datetime.now(UTC), logs.read(file)
+def parse(
+    kind: str, file: IO[bytes], host: str | None, job: str, subnet: str, coalesce: bool
+) -> None:
+    """Parse a log, or the output of a tool, into NDJSON, one record a line.
+
+    gpu is what nvidia-smi prints; fabric is ibqueryerrors, perfquery, iblinkinfo, ibnetdiscover and
+    mlxlink.
+    """
     name = getattr(file, "name", "<stdin>")
-    records: Iterator[Any]
-    if kind == "kernel":
-        kernel = importlib.import_module("collectors.kernel")
-        records = kernel.parse_stream(lines, host=host, now=now, file=name, coalesce=coalesce)
-    else:
-        nccl = importlib.import_module("collectors.nccl")
-        records = nccl.parse_stream(lines, job=job, host=host, now=now, file=name, keep_other=True)
+    head: list[bytes] = []
+    lines = _remembered(logs.read(file), head)
+    given: dict[str, dict[str, Any]] = {
+        "kernel": {"host": host, "coalesce": coalesce},
+        "nccl": {"job": job, "host": host, "keep_other": True},
+        "gpu": {"host": host},
+        "fabric": {"subnet": subnet},
+    }
+    parser = importlib.import_module(_PARSERS[kind])
+    records = parser.parse_stream(lines, now=datetime.now(UTC), file=name, **given[kind])
+    found = False
     try:
         for record in records:
+            found = True
             click.echo(show.as_json_line(record))
     except logs.READ_ERRORS as error:
         if isinstance(error, BrokenPipeError):
             raise
         raise Unreadable(f"{name}: broke off: {error}") from error
+    if not found and kind in _OF_TOOLS and not parser.recognise(head):
+        raise Unreadable(f"{name}: holds nothing that {_OF_TOOLS[kind]} prints")
+
+
+def _remembered(lines: Iterator[bytes], head: list[bytes]) -> Iterator[bytes]:
+    """Pass lines on, and keep the beginnings of the first of them in ``head``."""
+    for line in lines:
+        if len(head) < _HEAD_LINES:
+            head.append(line[:_HEAD_BYTES])
+        yield line
 
 
 @click.command()

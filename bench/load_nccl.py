@@ -16,7 +16,7 @@ _NOISE = (
     "[2026-10-05 06:30:{b:02d}] iteration {a:8d}/ 1000000 | consumed samples: {a} | elapsed time "
     "per iteration (ms): 9{b:03d}.4 | learning rate: 2.951E-04 | lm loss: 2.{a} | grad norm: 0.{b}",
     "{host}:{a}:{a} [{b}] NCCL INFO Channel {b:02d}/0 : {b}[{b}] -> {b}[{b}] via P2P/CUMEM",
-    "{host}:{a}:{a} [{b}] NCCL INFO NET/IB : Using [0]mlx5_{b}:1/IB [RO]; OOB eth0:10.4.0.{b}<0>",
+    "{host}:{a}:{a} [{b}] NCCL INFO threadThresholds 8/8/64 | {a}/8/64 | 512 | 512, {b} channels",
     "{host}:{a}:{a} [{b}] NCCL INFO Trees [0] {b}/-1/-1->{b}->-1 [1] {b}/-1/-1->{b}->-1",
     "INFO 10-05 06:30:{b:02d} trainer.py:{a}] step={a} tokens/s=14{b}2.7 mfu=0.41{b} mem=71.2GiB",
     "Epoch 3:  {b}%|####      | {a}/1000000 [00:{b:02d}<03:11, 12.{b}it/s, loss=2.{a}]",

@@ -1,55 +1,39 @@
-"""Messages of several lines: torchrun's root cause and rank map, RAS reports, fr_trace output.
+"""Messages of several lines: torchrun's root cause and rank map, fr_trace output, RAS reports.
 
 Lines of other processes may stand in between; they pass through and do not end the block.
 """
 
 import re
-from enum import Enum
-from typing import Protocol
 
 from collectors.nccl_prefix import Prefixed
-from collectors.nccl_shape import Fields, integers
+from collectors.nccl_ras_text import open_ras
+from collectors.nccl_rendezvous import DESYNC_SHAPES
+from collectors.nccl_shape import Block, Fields, Take, first_match, integers
 from evidence.records import NcclKind
 
-__all__ = ["Block", "Take", "open_block"]
+__all__ = ["open_block"]
 
 #: Lines after which a block is taken to be over, whatever comes.
 _LINES_MAX = 2000
 
 
-class Take(Enum):
-    """What a block did with a line: took it, took it as its last, let it pass, or ended before."""
-
-    TAKEN = 1
-    LAST = 2
-    PASSED = 3
-    CLOSED = 4
-
-
-class Block(Protocol):
-    """An open message of several lines."""
-
-    def take(self, line: Prefixed) -> Take:
-        """Look at the next line."""
-
-    def fields(self) -> list[Fields]:
-        """What the message says, one dict a record; called once, at its end."""
-
-
 def open_block(line: Prefixed) -> Block | None:
     """The block that begins with this line, if one does."""
     message = line.message
+    if line.c10d:
+        told = "Stack trace of the failed collective" in message and "not found" not in message
+        return _Stack(message) if told else None
     if "Rendezvous complete for workers" in message:
         return _RankMap(line)
-    if "#" in message and (ras := _RAS_HEADER.match(message)):
-        return _Ras(ras["comm"], ras["status"])
-    if bare := _RAS_BARE.match(message):
-        return _Ras(None, bare["status"])
-    if "ollective" in message and (report := _FR_HEADER.search(message)):
-        return _FlightRecorder(report)
     if message.startswith(("Failures:", "Root Cause (first")) or _FAILURE_BEGINS.match(message):
         return _RootCause(line)
-    return None
+    return open_ras(message) or _open_analysis(line)
+
+
+def _open_analysis(line: Prefixed) -> Block | None:
+    if "ollective" in line.message and (report := _FR_HEADER.search(line.message)):
+        return _FlightRecorder(report)
+    return _Desync(line) if _DESYNC.search(line.message) else None
 
 
 # `[7]:`, `  exitcode  : -6 (pid: 3437)  (SIGABRT)`, `  rank      : 7 (local_rank: 7)`
@@ -163,49 +147,81 @@ class _RankMap:
         ]
 
 
-# `#0-0 (c07b1e55d2a94f38) MISMATCH`
-_RAS_HEADER = re.compile(r"\s*#\d{1,7}-\d{1,7} \((?P<comm>[0-9a-f]{1,32})\) (?P<status>[A-Z]+)\s*$")
-# `INCOMPLETE`, `DEAD`
-_RAS_BARE = re.compile(r"(?P<status>INCOMPLETE|DEAD)\s*$")
-# `  Rank 12 -- GPU 4 (NVML 4) managed by process 4711 on node gpu7`
-_RAS_RANK = re.compile(
-    r"Rank (?P<rank>\d{1,7})\b.* managed by process \d{1,10} on node (?P<node>\S+)"
-)
-# `  Process 4711 on node gpu7 managing GPU 5`
-_RAS_PROCESS = re.compile(r"Process (?P<pid>\d{1,10}) on node (?P<node>\S+) managing GPU")
-# `  Communicator ranks have different AllGather operation counts`
-_RAS_OP = re.compile(r"have different (?P<op>\w+) operation counts")
+# `Stack trace of the failed collective: `, then `#0 all_reduce from /opt/torch/c10d.py:2501`
+_FRAME = re.compile(r"#\d{1,4} (?P<name>[^\n]{1,200}) from (?P<place>[^\n]{1,300}:\d{1,7})\s*$")
+_FRAMES_MAX = 16
 
 
-class _Ras:
-    """One paragraph of a RAS report; ``ranks`` are ranks of that communicator."""
+class _Stack:
+    """Where Python called the collective that timed out, as the watchdog prints it."""
 
-    def __init__(self, comm: str | None, status: str) -> None:
-        self._comm, self._status = comm, status
-        self._lines: list[str] = []
+    def __init__(self, message: str) -> None:
+        self._frames: list[str] = []
+        self._lines = 0
+        self._add(message)
 
     def take(self, line: Prefixed) -> Take:
-        if not line.message.startswith("  ") or len(self._lines) >= _LINES_MAX:
+        self._lines += 1
+        if self._lines > _LINES_MAX or line.c10d or not self._add(line.message):
             return Take.CLOSED
-        self._lines.append(line.message.strip())
         return Take.TAKEN
 
+    def _add(self, message: str) -> bool:
+        found = _FRAME.search(message)
+        if found is not None and len(self._frames) < _FRAMES_MAX:
+            self._frames.append(f"{found['place']} {found['name']}")
+        return found is not None
+
     def fields(self) -> list[Fields]:
-        text = "\n".join(self._lines)
-        ranks = list(_RAS_RANK.finditer(text))
-        named = ranks + list(_RAS_PROCESS.finditer(text))
-        operation = _RAS_OP.search(text)
-        return [
-            {
-                "kind": NcclKind.RAS,
-                "phase": self._status.lower(),
-                "comm": None if self._comm is None else f"0x{self._comm}",
-                "op": None if operation is None else operation["op"],
-                "ranks": tuple(int(rank["rank"]) for rank in ranks),
-                "hosts": tuple(dict.fromkeys(one["node"] for one in named)),
-                "message": "; ".join(self._lines)[:1000],
-            }
-        ]
+        if not self._frames:
+            return []
+        frames = tuple(self._frames)
+        fields: Fields = {"kind": NcclKind.FLIGHT_RECORDER, "phase": "stack", "frames": frames}
+        return [fields | {"message": frames[0]}]
+
+
+# ` - To our best knowledge, ranks [3] are the lagging ranks that caused this timeout.`
+# ` - [7] finished collective #182, but didn't join collective #183 (count from 1)`
+_DESYNC = re.compile(
+    r"To our best knowledge, |\] finished collective #\d+, but didn't|\] joined but didn't finish"
+)
+# `   #183 started ranks:`, then `     [0, 1, 2] started ALLREDUCE`
+_STATE = re.compile(r"\s+#(?P<seq>\d{1,18}) (?:started|finished) ranks:\s*$")
+_STATE_RANKS = re.compile(
+    r"\s+\[(?P<ranks>[\d, ]{1,9999})\] (?P<state>started|finished) (?P<op>\w{1,99})\s*$"
+)
+
+
+class _Desync:
+    """PyTorch's desync report: who is said to lag, and where each rank of the group was."""
+
+    def __init__(self, line: Prefixed) -> None:
+        self._found: list[Fields] = []
+        self._seq: int | None = None
+        self._lines = 0
+        self.take(line)
+
+    def take(self, line: Prefixed) -> Take:
+        self._lines += 1
+        if self._lines > _LINES_MAX or line.c10d:
+            return Take.CLOSED
+        message = line.message
+        if state := _STATE.match(message):
+            self._seq = int(state["seq"])
+        elif ranks := _STATE_RANKS.match(message):
+            self._found.append(self._state(ranks))
+        elif fields := first_match(DESYNC_SHAPES, line):
+            self._found.append(fields)
+        elif "Snapshot of ranks" not in message and not _DESYNC.search(message):
+            return Take.CLOSED
+        return Take.TAKEN
+
+    def _state(self, ranks: re.Match[str]) -> Fields:
+        fields: Fields = {"kind": NcclKind.DESYNC, "phase": ranks["state"], "seq": self._seq}
+        return fields | {"ranks": integers(ranks["ranks"]), "op": ranks["op"]}
+
+    def fields(self) -> list[Fields]:
+        return self._found
 
 
 # `Not all ranks joining collective, sequence number: 6` (older: a colon instead of the comma)

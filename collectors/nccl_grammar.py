@@ -4,6 +4,7 @@ from collectors.nccl_launcher import LAUNCHER_SHAPES, PYTHON_SHAPES
 from collectors.nccl_library import NCCL_SHAPES
 from collectors.nccl_prefix import Prefixed
 from collectors.nccl_rendezvous import RENDEZVOUS_SHAPES
+from collectors.nccl_setup import SETUP_SHAPES, VERSION_SHAPE, tells
 from collectors.nccl_shape import Fields, first_match
 from collectors.nccl_watchdog import WATCHDOG_SHAPES
 
@@ -14,6 +15,7 @@ _OTHERS = (
     *RENDEZVOUS_SHAPES,
     *LAUNCHER_SHAPES,
     *NCCL_SHAPES,
+    VERSION_SHAPE,
     *PYTHON_SHAPES,
 )
 
@@ -29,10 +31,8 @@ def relevant(text: str) -> bool:
     """
     return (
         "rror" in text
-        or "NCCL WARN" in text
-        or "cudaDev" in text
+        or ("NCCL " in text and tells(text))
         or "ProcessGroup" in text
-        or "[Service" in text
         or "onnect" in text
         or "ail" in text
         or "ollective" in text
@@ -48,22 +48,21 @@ def relevant(text: str) -> bool:
         or "srun" in text
         or "ubprocess" in text
         or "worker group" in text
-        or "Interrupt" in text
-        or "raining is done" in text
-        or "raining completed" in text
+        or "nterrupt" in text
+        or ("raining " in text and ("raining is done" in text or "raining completed" in text))
         or "Trainer.fit" in text
         or "MISMATCH" in text
         or "INCOMPLETE" in text
         or "DEAD" in text
-        or "TIMEOUT" in text
         or "imed out" in text
-        or "uninterruptible" in text
         or "SIGKILL" in text
     )
 
 
 def classify(line: Prefixed) -> Fields | None:
     """The fields of a line, or None when it says nothing that matters here."""
+    if line.level == "INFO" and (fields := first_match(SETUP_SHAPES, line)) is not None:
+        return fields
     if line.level is not None:
         return first_match(NCCL_SHAPES, line)
     prefixed = line.c10d or line.elastic

@@ -51,6 +51,12 @@ _KEEPALIVE = re.compile(
 )
 # `torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the ...`
 _RENDEZVOUS = re.compile(r"(?P<error>Rendezvous(?:Connection|Timeout|Closed)Error): ")
+# `As part of the sync operation the node(s) 'gpu7_30881_0' have been removed from the rendezvous
+# 'job' since they had no heartbeat.` (the only line that names an agent that went silent)
+_REMOVED = re.compile(
+    r"node\(s\) (?P<nodes>'[^\n]{1,4000}?') have been removed from the rendezvous"
+)
+_NODE = re.compile(r"([^',\s]{1,253}?)_\d{1,10}_\d{1,5}(?=[',\s])")
 # `[default] worker group successfully finished.`, `... finished (WorkerState.SUCCEEDED).`
 _SUCCEEDED = re.compile(
     r"worker group successfully finished|finished \((?:WorkerState\.)?SUCCEEDED\)"
@@ -163,6 +169,12 @@ def _keepalive(found: re.Match[str], _: Prefixed) -> Fields:
         "pid": int(found["pid"]),
         "message": found["error"],
     }
+
+
+def _removed(found: re.Match[str], _: Prefixed) -> Fields:
+    nodes = tuple(_NODE.findall(found["nodes"]))
+    fields: Fields = {"kind": NcclKind.RANK_MAP, "phase": "removed", "hosts": nodes}
+    return fields | {"message": "removed from the rendezvous, as no heartbeat came"}
 
 
 def _rendezvous(found: re.Match[str], _: Prefixed) -> Fields:
@@ -302,6 +314,7 @@ LAUNCHER_SHAPES = (
     Shape("got signal", _SIGNAL, _signal),
     Shape("will restart worker group", _RESTART, _restart),
     Shape("The node '", _KEEPALIVE, _keepalive),
+    Shape("removed from the rendezvous", _REMOVED, _removed),
     Shape("Rendezvous", _RENDEZVOUS, _rendezvous),
     Shape("finished", _SUCCEEDED, _succeeded),
     Shape("torchelastic.worker.status", _EVENT, _event),

@@ -73,9 +73,11 @@ _ASYNC = re.compile(
     r"(?P<event>[^\n(]{1,200}?)(?:\((?P<code>\d{1,4})\))?(?: qpn=.*)?\s*$",
 )
 # `NET/IB : mlx5_1:1 async fatal event on QP (0x7f10): invalid request local work queue error`
+# `NET/IB : mlx5_1:1 Got fatal async event: local catastrophic error(8) qpn=18 handle=0x7f10 ...`
 _FATAL = re.compile(
-    r"(?:(?P<hca>[\w.\-]{1,64}):(?P<port>\d{1,3}) )?async fatal event"
-    r"(?: on (?P<scope>QP|CQ|SRQ|device)[^:]{0,99})?: (?P<event>[^\n]{1,200}?)\s*$",
+    r"(?:(?P<hca>[\w.\-]{1,64}):(?P<port>\d{1,3}) )?(?:Got )?(?:async fatal|fatal async) event"
+    r"(?: on (?P<scope>QP|CQ|SRQ|device)[^:]{0,99})?: (?P<event>[^\n]{1,200}?)"
+    r"(?:\((?P<code>\d{1,4})\))?(?: qpn=.*)?\s*$",
 )
 # `ncclIbResiliencyHandleDeviceFailure: Device 0 marked as failed. Initiating recovery? Yes (send`
 _RECOVERY = re.compile(
@@ -84,6 +86,10 @@ _RECOVERY = re.compile(
 # `NET/IB : mlx5_1:1 speed change detected: 400000 -> 100000 Mbps`
 _SPEED = re.compile(
     r"(?:(?P<hca>[\w.\-]{1,64}):(?P<port>\d{1,3}) )?(?P<event>speed change detected: .{1,99})",
+)
+# `NET/IB : mlx5_1:1 GID table changed`
+_GID_TABLE = re.compile(
+    r"(?:(?P<hca>[\w.\-]{1,64}):(?P<port>\d{1,3}) )?(?P<event>GID table changed)",
 )
 # `Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_4:1, curr state INIT,
 # next state RTR, local GID index 3, local GID ::ffff:10.4.0.1, remote GID ::ffff:10.4.0.9`
@@ -199,7 +205,8 @@ def _async(found: re.Match[str], _: Prefixed) -> Fields:
 
 def _fatal(found: re.Match[str], _: Prefixed) -> Fields:
     scope = found["scope"]
-    return _event(found) | {"phase": "fatal" if scope is None else f"fatal-{scope.lower()}"}
+    phase = "fatal" if scope is None else f"fatal-{scope.lower()}"
+    return _event(found) | {"phase": phase, "status": _integer(found["code"])}
 
 
 def _event(found: re.Match[str]) -> Fields:
@@ -213,11 +220,16 @@ def _event(found: re.Match[str]) -> Fields:
 
 def _recovery(found: re.Match[str], _: Prefixed) -> Fields:
     phase = "recovering" if found["recovery"] == "Yes" else "failed"
-    return {"kind": NcclKind.IB_ASYNC, "phase": phase, "message": found[0]}
+    fields: Fields = {"kind": NcclKind.IB_ASYNC, "phase": phase, "message": found[0]}
+    return fields | {"_adapter": int(found["device"])}
 
 
 def _speed(found: re.Match[str], _: Prefixed) -> Fields:
     return _event(found) | {"phase": "speed"}
+
+
+def _gid_table(found: re.Match[str], _: Prefixed) -> Fields:
+    return _event(found) | {"phase": "gid-table"}
 
 
 def _modify_qp(found: re.Match[str], line: Prefixed) -> Fields:
@@ -310,11 +322,13 @@ NCCL_SHAPES = (
     Shape("cudaDev", _COMM, _comm),
     Shape("Got completion", _COMPLETION, _completion),
     Shape("got completion with error", _MLX5, _mlx5),
+    Shape("async fatal event", _FATAL, _fatal),
+    Shape(" fatal async event", _FATAL, _fatal),
     Shape("async event", _ASYNC, _async),
     Shape("async error event", _ASYNC, _async),
-    Shape("async fatal event", _FATAL, _fatal),
     Shape("marked as failed", _RECOVERY, _recovery),
     Shape("speed change detected", _SPEED, _speed),
+    Shape("GID table", _GID_TABLE, _gid_table),
     Shape("ibv_modify_qp failed", _MODIFY_QP, _modify_qp),
     Shape("closed by remote peer", _CLOSED, _closed),
     Shape("[Service thread]", _SERVICE, _service),

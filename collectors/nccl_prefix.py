@@ -51,6 +51,9 @@ _RAY = re.compile(
 # `text [repeated 15x across cluster]`
 _REPEATED = re.compile(r"\[repeated (\d{1,6})x across cluster\]")
 
+# `12: text` (srun --label), `gpu7: text` (pdsh, DeepSpeed); `mlx5: ` is a library
+_LABEL = re.compile(r"\s*(\d{1,6}|(?!mlx\d|rank)[a-z][a-z\-.]{0,250}\d[\w.\-]{0,250}): ")
+
 # `[default3]:text` (torchrun --tee), `[1,12]<stderr>:text` (OpenMPI --tag-output)
 _TEE = re.compile(r"\[default(\d{1,4})\]:")
 _MPI = re.compile(r"\[\d+,(\d{1,7})\]<std(?:out|err)>:")
@@ -72,7 +75,8 @@ class Prefixed:
 
     ``text`` is the whole line without colours, ``message`` what the program said. ``dev`` is the
     CUDA device current in the printing thread, which is not always the rank's own. ``source`` is
-    the C++ file that printed, ``level`` NCCL's (WARN, INFO) or None.
+    the C++ file that printed, ``level`` NCCL's (WARN, INFO) or None. ``label`` is a launcher's word
+    in front of the line: a node's name, a task's number, or somebody's line number.
     """
 
     text: str
@@ -91,6 +95,7 @@ class Prefixed:
     group_desc: str | None = None
     ip: str | None = None
     repeated: int = 0
+    label: str | None = None
     agent_pid: int | None = None
 
 
@@ -120,6 +125,9 @@ def read_prefix(text: str) -> Prefixed:
         text = _COLOUR.sub("", text)
     fields: dict[str, str | int | bool | None] = {}
     message = text
+    if not text.startswith("[") and (label := _LABEL.match(text)):
+        fields["label"] = label[1]
+        message = text[label.end() :]
     if "pid=" in text and (ray := _RAY.search(text)):
         fields |= {"pid": int(ray["pid"]), "ip": ray["ip"]}
         if rank := ray["rank"] or ray["rank2"]:

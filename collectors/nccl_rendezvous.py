@@ -9,7 +9,7 @@ from collectors.nccl_prefix import Prefixed
 from collectors.nccl_shape import Fields, Shape, integers
 from evidence.records import NcclKind
 
-__all__ = ["RENDEZVOUS_SHAPES"]
+__all__ = ["DESYNC_SHAPES", "RENDEZVOUS_SHAPES"]
 
 # `[c10d] recvValue failed on SocketImpl(fd=101, addr=[gpu7]:51876, remote=[gpu1]:43911): Failed to
 # recv, got 0 bytes. Connection was likely closed.`
@@ -211,6 +211,13 @@ def _gloo_timeout(found: re.Match[str], _: Prefixed) -> Fields:
     return fields | {"timeout_ms": int(found["ms"])}
 
 
+DESYNC_SHAPES = (
+    Shape("but didn't join", _NOT_JOINED, _not_joined),
+    Shape("but didn't finish", _NOT_FINISHED, _not_finished),
+    Shape("lagging ranks", _LAGGING, _lagging),
+    Shape("Timeout at collective", _DESYNC_AT, _desync_at),
+)
+
 #: What store, barriers, collective checks and gloo print, most particular first.
 RENDEZVOUS_SHAPES = (
     Shape("[c10d] ", _STORE_SOCKET, _store_socket),
@@ -223,10 +230,7 @@ RENDEZVOUS_SHAPES = (
     Shape("failed to pass monitoredBarrier", _BARRIER, _barrier),
     Shape("reached monitoredBarrier", _BARRIER_REACHED, _barrier_reached),
     Shape("CollectiveFingerPrint", _FINGERPRINT, _fingerprint),
-    Shape("but didn't join", _NOT_JOINED, _not_joined),
-    Shape("but didn't finish", _NOT_FINISHED, _not_finished),
-    Shape("lagging ranks", _LAGGING, _lagging),
-    Shape("Timeout at collective", _DESYNC_AT, _desync_at),
+    *DESYNC_SHAPES,
     Shape(" from ranks ", _NO_DUMP, _no_dump),
     Shape("PEER_DEAD", _PEER_DEAD, _peer_dead),
     Shape("Connection closed by peer", _GLOO_CLOSED, _gloo_closed),

@@ -1,13 +1,14 @@
-"""What a line grammar is made of: a cheap needle, a regular expression, and its fields."""
+"""What a line grammar is made of: a cheap needle, a regular expression, and its fields; blocks."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, Protocol
 
 from collectors.nccl_prefix import Prefixed
 
-__all__ = ["Fields", "Shape", "first_match", "integers"]
+__all__ = ["Block", "Fields", "Shape", "Take", "first_match", "integers"]
 
 #: Fields of an NcclRecord, and ``_open`` when the message seems to go on in the next line.
 Fields = dict[str, Any]
@@ -26,6 +27,25 @@ class Shape:
     needle: str
     pattern: re.Pattern[str]
     build: Callable[[re.Match[str], Prefixed], Fields | None]
+
+
+class Take(Enum):
+    """What a block did with a line: took it, took it as its last, let it pass, or ended before."""
+
+    TAKEN = 1
+    LAST = 2
+    PASSED = 3
+    CLOSED = 4
+
+
+class Block(Protocol):
+    """An open message of several lines."""
+
+    def take(self, line: Prefixed) -> Take:
+        """Look at the next line."""
+
+    def fields(self) -> list[Fields]:
+        """What the message says, one dict a record; called once, at its end."""
 
 
 def first_match(shapes: tuple[Shape, ...], line: Prefixed) -> Fields | None:

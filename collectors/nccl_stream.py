@@ -7,46 +7,31 @@ or at the next `flush`.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
-from pathlib import PurePath
 from typing import Any
 
 from msgspec.structs import replace
 
-from collectors.nccl_blocks import Block, Take, open_block
+from collectors.nccl_blocks import open_block
 from collectors.nccl_grammar import classify, relevant
-from collectors.nccl_memory import Process, Processes
+from collectors.nccl_memory import Processes
 from collectors.nccl_prefix import Prefixed, begins_anew, read_prefix
-from collectors.nccl_shape import Fields
-from collectors.nccl_times import line_time
+from collectors.nccl_record import RecordMaker
+from collectors.nccl_shape import Block, Fields, Take
 from collectors.nccl_traceback import Tracebacks
 from collectors.nccl_waits import Held, Position, Waits, names_work
-from evidence.identity import digest
+from collectors.nccl_watchdog import result_code
 from evidence.records import NcclKind, NcclRecord
 
 __all__ = ["NcclStream", "Position", "parse_stream"]
 
-#: Characters of a line that are looked at, and of a record's raw text that are kept.
+#: Characters of a line that are looked at.
 _LINE_CHARS = 16384
-_RAW_CHARS = 2000
 #: Physical lines that one hard-wrapped line may take.
 _WRAPPED_MAX = 4
 #: Distinct things remembered as said, against a file that says something new for ever.
 _SAID_MAX = 20000
 #: A storm of one process's equal lines is shipped this often, then at every doubling, counted.
 _STORM = 8
-
-#: Kinds whose lines a launcher or a tool prints about ranks that are not its own.
-_ABOUT_OTHERS = frozenset(
-    {
-        NcclKind.EXTERNAL_STOP,
-        NcclKind.FLIGHT_RECORDER,
-        NcclKind.RANK_MAP,
-        NcclKind.RAS,
-        NcclKind.ROOT_CAUSE,
-        NcclKind.WORKER_EXIT,
-    }
-)
-_COMM_KINDS = (NcclKind.COMM_INIT, NcclKind.COMM_ABORT, NcclKind.COMM_DESTROY)
 
 #: Kinds that one fault prints several times over: as a log line, an exception and its text.
 _SAID_ONCE = frozenset(
@@ -72,6 +57,16 @@ _SAID_ONCE = frozenset(
 _OF_THE_CARD = (NcclKind.CUDA_ERROR, NcclKind.NVLS, NcclKind.OUT_OF_MEMORY)
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A message of several lines that is not over."""
+
+    block: Block
+    line: Prefixed
+    position: Position
+    raw: list[str]
+
+
 @dataclass(slots=True)
 class NcclStream:
     """The state of one log file: `feed` it lines, `flush` it where the input pauses or ends.
@@ -89,20 +84,32 @@ class NcclStream:
     keep_other: bool = False
     trust_host: bool = False
     processes: Processes = field(default_factory=Processes)
-    _block: Block | None = None
-    _block_raw: list[str] = field(default_factory=list)
-    _block_line: Prefixed | None = None
-    _block_at: Position | None = None
+    #: Open messages of several lines, by the launcher's label of their process.
+    _blocks: dict[str | None, _Opened] = field(default_factory=dict)
+    _source: str | None = None
+    _maker: RecordMaker = field(init=False)
     _wrapped: Held | None = None
     _waits: Waits = field(default_factory=Waits)
     _said: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _fed: int = 0
 
+    def __post_init__(self) -> None:
+        self._maker = RecordMaker(
+            self.job,
+            self.host,
+            self.file,
+            self.rank,
+            self.attempt,
+            self.tz,
+            self.trust_host,
+            self.processes,
+        )
+
     @property
     def pending(self) -> bool:
         """Whether a record waits for more lines."""
-        return bool(self._waits.waiting or self._block or self._wrapped or self._tracebacks.open)
+        return bool(self._waits.waiting or self._blocks or self._wrapped or self._tracebacks.open)
 
     def feed(
         self, data: bytes, position: Position, now: datetime, *, cut: bool = False
@@ -131,7 +138,9 @@ class NcclStream:
 
     def flush(self, now: datetime) -> list[NcclRecord]:
         """Return what was held back: the input pauses or ends here."""
-        records = self._close_wrapped(now) + self._close_block(now)
+        records = self._close_wrapped(now)
+        for source in list(self._blocks):
+            records += self._close_block(source, now)
         return records + self._records(self._waits.flush(), now)
 
     def begin_anew(self, now: datetime) -> list[NcclRecord]:
@@ -156,21 +165,24 @@ class NcclStream:
 
     def _read(self, line: Prefixed, position: Position, now: datetime) -> list[NcclRecord]:
         records: list[NcclRecord] = []
+        self._source = None if line.label is None else self._maker.labels.source(line)
         if self._wrapped is not None:
             joined = self._join(line)
             if joined is not None:
                 return self._classified(joined, now)
             records += self._close_wrapped(now)
-        if self._block is not None:
-            take = self._block.take(line)
+        # A label that is known only now stands before a message that began without it.
+        source = None if None in self._blocks else self._source
+        opened = self._blocks.get(source)
+        if opened is not None:
+            take = opened.block.take(line)
             if take in (Take.TAKEN, Take.LAST):
-                self._block_raw.append(line.text)
-                return records + (self._close_block(now) if take is Take.LAST else [])
+                opened.raw.append(line.text)
+                return records + (self._close_block(source, now) if take is Take.LAST else [])
             if take is Take.CLOSED:
-                records += self._close_block(now)
-        if self._block is None and (block := open_block(line)) is not None:
-            self._block, self._block_raw = block, [line.text]
-            self._block_line, self._block_at = line, position
+                records += self._close_block(source, now)
+        if source not in self._blocks and (block := open_block(line)) is not None:
+            self._blocks[self._source] = _Opened(block, line, position, [line.text])
             return records
         fields = classify(line)
         held = Held(fields or {}, line, position, line.text)
@@ -178,7 +190,7 @@ class NcclStream:
 
     def _classified(self, held: Held, now: datetime) -> list[NcclRecord]:
         fields, line = held.fields, held.line
-        ending = self._tracebacks.follow(line, self._fed)
+        ending = self._tracebacks.follow(line, self._fed, self._source)
         if fields.get("_traceback") and ending is None:
             fields = {}  # text about an exception, or one that was caught
         elif not fields and ending is not None:
@@ -202,6 +214,14 @@ class NcclStream:
     def _join(self, line: Prefixed) -> Held | None:
         held = self._wrapped
         assert held is not None
+        if held.fields.get("_result"):
+            code = result_code(line.message)
+            if code is None:
+                return None
+            self._wrapped = None
+            fields = held.fields | {"status": code, "_open": False}
+            raw = f"{held.raw}\n{line.text}"
+            return Held(fields, held.line, held.position, raw, lines=_WRAPPED_MAX)
         if not line.text.strip() or begins_anew(line.text):
             return None
         self._wrapped = None
@@ -220,19 +240,17 @@ class NcclStream:
         held.lines = _WRAPPED_MAX
         return self._classified(held, now)
 
-    def _close_block(self, now: datetime) -> list[NcclRecord]:
-        block, self._block = self._block, None
-        if block is None or self._block_line is None or self._block_at is None:
-            return []
-        raw = "\n".join(self._block_raw)
+    def _close_block(self, source: str | None, now: datetime) -> list[NcclRecord]:
+        opened = self._blocks.pop(source)
+        raw = "\n".join(opened.raw)
         records = []
-        for part, fields in enumerate(block.fields()):
+        for part, fields in enumerate(opened.block.fields()):
             if fields.get("_restart_count") is not None:
                 records += self._restarted(fields["_restart_count"], now)
             self.processes.local_ranks.update(
                 zip(fields.get("_local_ranks", ()), fields.get("ranks", ()), strict=False)
             )
-            held = Held(fields, self._block_line, self._block_at, raw, part=part)
+            held = Held(fields, opened.line, opened.position, raw, part=part)
             records += self._emit(held, now)
         return records
 
@@ -241,7 +259,7 @@ class NcclStream:
         if count == self.processes.restarts:
             return []
         records = self.begin_anew(now)
-        self.processes = Processes(restarts=count)
+        self.processes = self._maker.processes = Processes(restarts=count)
         return records
 
     def _records(self, helds: list[Held], now: datetime) -> list[NcclRecord]:
@@ -251,7 +269,7 @@ class NcclStream:
         """Make the record, unless the same was said before; a storm leaves at its doublings."""
         record = self._record(held, now)
         kind = record.kind
-        if kind in (NcclKind.COMM_INIT, NcclKind.OTHER):
+        if kind in (NcclKind.COMM_INIT, NcclKind.SETUP, NcclKind.OTHER):
             return [record]
         if held.fields.get("_restart"):
             return [record, *self._restarted(self.processes.restarts + 1, now)]
@@ -264,7 +282,7 @@ class NcclStream:
         if said == 1 and len(self._said) >= _SAID_MAX:
             self._said.clear()
         self._said[key] = said
-        alone = 1 if kind in _SAID_ONCE else _STORM
+        alone = 1 if kind in _SAID_ONCE or record.phase == "return" else _STORM
         if said <= alone:
             return [record]
         if said < 2 * _STORM or said & (said - 1):
@@ -272,107 +290,10 @@ class NcclStream:
         return [replace(record, count=max(record.count, said // 2))]
 
     def _record(self, held: Held, now: datetime) -> NcclRecord:
-        line, position = held.line, held.position
-        fields = {name: value for name, value in held.fields.items() if name[0] != "_"}
-        kind: NcclKind = fields.pop("kind")
-        host = self._host(fields.pop("host", None), line) or _label(held.fields.get("_local"))
-        pid = fields.pop("pid", None)
-        if pid is None:
-            pid = line.pid
-        if (
-            kind is NcclKind.COMM_INIT
-            and host
-            and pid
-            and self.processes.learn(host, pid, held.fields)
-        ):
+        record = self._maker.record(held, now)
+        if self._maker.new_process:
             self._said.clear()
-        for name in ("comm_rank", "group", "group_desc", "local_rank"):
-            if fields.get(name) is None:
-                fields[name] = getattr(line, name)
-        process = self.processes.of_pid(host, pid)
-        fields["rank"] = self._rank(kind, fields, line, process)
-        if process is None and pid is None:
-            process = self.processes.of_rank(fields["rank"])
-        if process is not None and kind not in _ABOUT_OTHERS:
-            pid = process.pid
-            if line.host is None:
-                host = process.host
-            _fill(fields, process, held.fields.get("_pointer"))
-        first = held.raw.partition("\n")[0][:_RAW_CHARS]
-        at = (self.host, self.file, position.stamp, position.offset)
-        return NcclRecord(
-            id=digest("nccl", *at, kind, held.part, first),
-            kind=kind,
-            observed_at=now,
-            raw=held.raw[:_RAW_CHARS],
-            job=self.job or self.processes.world or _folder(self.file),
-            attempt=self.attempt + self.processes.restarts,
-            host=host,
-            pid=pid,
-            at=line_time(held.fields.get("_time") or line.text, tz=self.tz, now=now),
-            file=self.file,
-            line=position.number,
-            offset=position.offset,
-            count=max(held.count, line.repeated),
-            repeated=line.repeated > 0,
-            **fields,
-        )
-
-    def _host(self, told: str | None, line: Prefixed) -> str | None:
-        host = told or line.host
-        if host is None or host in ("localhost", "127.0.0.1"):
-            return self.host or host
-        if self.host is not None and (self.trust_host and told is None):
-            return self.host
-        # NCCL cuts the host name at its first dot.
-        if self.host is not None and self.host.partition(".")[0] == host:
-            return self.host
-        return host
-
-    def _rank(
-        self, kind: NcclKind, fields: Fields, line: Prefixed, process: Process | None
-    ) -> int | None:
-        """The global rank a record is about, from the line, its process, or the file's name."""
-        rank: int | None = fields.get("rank")
-        inner, size = fields.get("comm_rank"), fields.get("comm_size")
-        if rank is None and kind in _COMM_KINDS:
-            world = size is not None and size >= self.processes.world_size
-            if world and kind is not NcclKind.COMM_INIT:
-                return inner
-            return self.processes.rank(process) if process is not None else None
-        if rank is None:
-            rank = line.rank
-            # In a sorted group nobody's place is above its global rank: under Ray, `[rankN]` can
-            # be the rank of another world than the group's.
-            if rank is not None and line.comm_rank is not None and line.comm_rank > rank:
-                return self.rank
-        if rank is None:
-            rank = self.processes.rank(process)
-        if rank is None and fields.get("local_rank") is not None:
-            rank = self.processes.local_ranks.get(fields["local_rank"])
-        if rank is None and kind not in _ABOUT_OTHERS:
-            rank = self.rank
-        return rank
-
-
-def _label(name: str | None) -> str | None:
-    """The host's short name, as NCCL prints it; None for an address."""
-    label = (name or "").partition(".")[0]
-    return label if label[:1].isalpha() and ":" not in label and label != "localhost" else None
-
-
-def _fill(fields: Fields, process: Process, pointer: str | None) -> None:
-    """Add the card, and the shared id of a communicator that the line names by its address."""
-    for name in ("pci", "cuda_dev", "nvml_dev"):
-        if fields.get(name) is None:
-            fields[name] = getattr(process, name)
-    if fields.get("comm") is None and pointer is not None:
-        fields["comm"] = process.comms.get(pointer)
-
-
-def _folder(file: str | None) -> str:
-    """What stands for a job that nothing names: logs of one job are mostly in one folder."""
-    return "unnamed" if file is None else str(PurePath(file).parent)
+        return record
 
 
 def parse_stream(

@@ -12,7 +12,7 @@ from collectors.nccl_shape import Fields, Shape
 from evidence.identity import normalise_pci
 from evidence.records import NcclKind
 
-__all__ = ["WATCHDOG_SHAPES"]
+__all__ = ["WATCHDOG_SHAPES", "result_code"]
 
 #: PyTorch prints 2^64 - 1 for "not known", as in point-to-point and coalesced work.
 _UNKNOWN = 2**63
@@ -54,6 +54,10 @@ _DUMP = re.compile(
     r"(?:rank (?P<rank>\d{1,7})|this local rank)",
 )
 _DUMP_OBSERVED = re.compile(r"Observed flight recorder dump signal from another rank")
+# `First PG on this rank to signal dumping.`
+_DUMP_FIRST = re.compile(r"First PG on this rank to signal dumping")
+# `timed out after waiting for 60000ms flight recorder dumps to finish.`
+_DUMP_LATE = re.compile(r"timed out after waiting for (?P<ms>\d{1,12}) ?ms flight recorder dumps")
 # `ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1`
 _DUMP_BEGUN = re.compile(r"preparing to dump debug info")
 # `ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring ...`
@@ -94,6 +98,18 @@ _OOM_PID = re.compile(r"Process (\d{1,10}) has [\d.]+ [KMG]iB memory in use")
 # `torch.distributed.DistBackendError: NCCL error in: /pytorch/.../NCCLUtils.hpp:268, remote process
 # exited or there was a network error, NCCL version 2.21.5`, `... exception: NCCL error: remote ...`
 _NCCL_ERROR = re.compile(r"NCCL error(?: in)?: (?P<error>[^\n]{1,400})")
+# `ncclRemoteError: A call failed possibly due to a network error or a remote process exiting ...`
+_RESULT = re.compile(r"\s*nccl(\w{1,40}):")
+
+#: NCCL's names for its result codes (nccl.h).
+RESULTS = {
+    "UnhandledCudaError": 1,
+    "SystemError": 2,
+    "InternalError": 3,
+    "InvalidArgument": 4,
+    "InvalidUsage": 5,
+    "RemoteError": 6,
+}
 
 
 def _work(text: str) -> Fields:
@@ -153,6 +169,14 @@ def _dump(found: re.Match[str], line: Prefixed) -> Fields:
 
 def _dump_observed(_found: re.Match[str], _: Prefixed) -> Fields:
     return {"kind": NcclKind.DUMP_SIGNAL, "phase": "observed"}
+
+
+def _dump_first(_found: re.Match[str], _: Prefixed) -> Fields:
+    return {"kind": NcclKind.DUMP_SIGNAL, "phase": "first"}
+
+
+def _dump_late(found: re.Match[str], _: Prefixed) -> Fields:
+    return {"kind": NcclKind.DUMP_SIGNAL, "phase": "late", "timeout_ms": int(found["ms"])}
 
 
 def _dump_begun(_found: re.Match[str], _: Prefixed) -> Fields:
@@ -217,7 +241,14 @@ def _nccl_error(found: re.Match[str], _: Prefixed) -> Fields:
     error = found["error"]
     remote = "remote process exited" in error
     kind = NcclKind.REMOTE_ERROR if remote else NcclKind.WARN
-    return {"kind": kind, "phase": "exception", "message": error}
+    # The name of NCCL's result code stands alone in the next line.
+    return {"kind": kind, "phase": "exception", "message": error, "_open": True, "_result": True}
+
+
+def result_code(message: str) -> int | None:
+    """NCCL's result code of the line after its exception: `ncclRemoteError: A call failed ...`."""
+    found = _RESULT.match(message)
+    return None if found is None else RESULTS.get(found[1])
 
 
 def _number(found: re.Match[str] | None) -> int | None:
@@ -243,6 +274,8 @@ WATCHDOG_SHAPES = (
     Shape("Received a dump signal", _DUMP, _dump),
     Shape("Observed flight recorder dump", _DUMP_OBSERVED, _dump_observed),
     Shape("preparing to dump", _DUMP_BEGUN, _dump_begun),
+    Shape("to signal dumping", _DUMP_FIRST, _dump_first),
+    Shape("flight recorder dumps", _DUMP_LATE, _dump_late),
     Shape("watchdog got stuck", _STUCK, _stuck),
     Shape("eartbeat monitor timed out", _HEARTBEAT, _heartbeat),
     Shape("NCCL monitor thread timeout", _HEARTBEAT, _heartbeat),

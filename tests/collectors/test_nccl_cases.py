@@ -182,7 +182,6 @@ RETOUCHED = {
     ("035", "nccl_async_error", "env_rank"): "a rank of another world is left out",
     ("035", "nccl_async_error", "code"): "the name of the code is not in the excerpt",
     ("043", "socket_error", "peer"): "the answer's address is not the log's",
-    ("049", "nccl_exception", "code"): "the name stands in the line after the exception",
     ("069", "process_terminated", "reason"): "the excerpt ends inside the reason",
 }
 #: Ranks whose line with the group is not in the excerpt.

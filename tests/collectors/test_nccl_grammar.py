@@ -41,7 +41,6 @@ def test_every_kind_that_one_line_can_be_has_a_line_here() -> None:
         NcclKind.COMM_DESTROY,
         NcclKind.PYTHON_ERROR,
         NcclKind.ROOT_CAUSE,
-        NcclKind.RANK_MAP,
         NcclKind.UNREADABLE,
         NcclKind.OTHER,
     }
@@ -54,7 +53,7 @@ def test_every_kind_that_one_line_can_be_has_a_line_here() -> None:
         "gpu7:811:902 [3] NCCL INFO Channel 19/0 : 2[2] -> 1[1] via P2P/CUMEM",
         "gpu7:811:902 [3] NCCL INFO Connected all rings",
         "gpu7:811:902 [3] NCCL INFO Call to connect returned Connection refused, retrying",
-        "gpu7:811:902 [3] NCCL INFO proxy.cc:698 -> 6",
+        "gpu7:811:902 [3] NCCL INFO proxy.cc:698 -> 7",
         "[rank3]: step 12 | loss 1.25 | grad error 0.1 | 3 of 8 failed checks retried",
         '  File "/opt/venv/torch/distributed/run.py", line 1129, in run',
         "    raise RuntimeError('CUDA error: an illegal memory access was encountered')",

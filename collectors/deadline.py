@@ -50,10 +50,13 @@ class Caller(Generic[T]):
         self.started_at = self._monotonic()
         self._calls.put(call)
 
-    def answer(self) -> Answer[T] | None:
-        """Return what the call gave, once, and be idle again; None while there is nothing."""
+    def answer(self, wait_s: float = 0.0) -> Answer[T] | None:
+        """Return what the call gave, once, and be idle again; None while there is nothing.
+
+        It is waited for at most ``wait_s``.
+        """
         try:
-            answer = self._answers.get_nowait()
+            answer = self._answers.get(block=wait_s > 0, timeout=wait_s or None)
         except queue.Empty:
             return None
         self.busy = False

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from operator import attrgetter
 
 import msgspec
 
 from evidence.identity import digest
 from evidence.records import GpuFrame, GpuSnapshot, GpuTick
 
-__all__ = ["Framer", "health"]
+__all__ = ["HEALTH", "Framer", "health"]
 
 #: Fields whose change must not wait for a frame to fill. Volatile ECC falls at a driver reload:
 #: that is a change too.
-_HEALTH = (
+HEALTH = (
     "status",
     "error",
     "ecc_volatile_uncorrected",
@@ -28,21 +29,24 @@ _HEALTH = (
 )
 
 
+_values = attrgetter(*HEALTH)
+
+
 def health(tick: GpuTick) -> tuple[object, ...]:
     """What decides whether a tick is news: NVML's own error, which GPUs, and their health."""
     return (tick.error, *(_gpu_health(gpu) for gpu in tick.gpus))
 
 
 def _gpu_health(gpu: GpuSnapshot) -> tuple[object, ...]:
-    return (gpu.uuid or gpu.pci or gpu.index, *(getattr(gpu, name) for name in _HEALTH))
+    return (gpu.uuid or gpu.pci or gpu.index, _values(gpu))
 
 
 class Framer:
     """Turns ticks into frames; one per source of one node.
 
-    A frame leaves when it has ``frame_ticks`` ticks, at once when a tick's health differs from
-    the one before (the ticks gathered so far go with it, oldest first), and after ``hold_s``
-    when no tick came to fill it.
+    A frame leaves when it has ``frame_ticks`` ticks, at once when a tick has events or its health
+    differs from the one before (the ticks gathered so far go with it, oldest first), and after
+    ``hold_s`` when no tick came to fill it.
     """
 
     def __init__(
@@ -74,8 +78,10 @@ class Framer:
         if not self._ticks:
             self._oldest_at = now
         self._ticks.append(tick)
-        before, self._health = self._health, health(tick)
-        if self._health != before or len(self._ticks) >= self._frame_ticks:
+        before = self._health
+        if tick.gpus or tick.error is not None:  # a tick of events alone says nothing about health
+            self._health = health(tick)
+        if tick.events or self._health != before or len(self._ticks) >= self._frame_ticks:
             return self.rest(driver)
         return None
 

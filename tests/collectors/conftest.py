@@ -2,15 +2,22 @@
 
 import ctypes
 import importlib.util
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from collectors.gpu import NvmlCollector
 from evidence.transport import Kafka
 from ringfence.embedded import EmbeddedBroker
+
+# Modules beside the tests are imported by their names.
+sys.path.insert(0, str(Path(__file__).parent))
+from gpu_ticks import BOOT, HOST, Clock
 
 _FOLDER = Path(__file__).parents[1] / "nvml_stand_in"
 
@@ -60,6 +67,27 @@ def node(
     return node
 
 
+@pytest.fixture
+def collect() -> Iterator[Callable[..., NvmlCollector]]:
+    """Makes NVML collectors of a quick pace, everything read every tick unless said otherwise."""
+    made: list[NvmlCollector] = []
+
+    def make(**settings: Any) -> NvmlCollector:
+        quick = {
+            "interval_s": 0.02,
+            "frame_ticks": 1,
+            "deadline_s": 10.0,
+            "slow_ticks": 1,
+            "event_wait_s": 0.05,
+        }
+        made.append(NvmlCollector(HOST, BOOT, Clock(), **(quick | settings)))
+        return made[-1]
+
+    yield make
+    for collector in made:
+        collector.close()
+
+
 @pytest.fixture(scope="session")
 def session_broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as broker:
@@ -77,3 +105,17 @@ def broker() -> Iterator[EmbeddedBroker]:
     """A broker of this test alone, to stop and start; it comes back empty."""
     with EmbeddedBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def journals() -> ModuleType:
+    """journals.py: writes real journal files."""
+    spec = importlib.util.spec_from_file_location(
+        "journal_files", Path(__file__).with_name("journals.py")
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.require()
+    return module

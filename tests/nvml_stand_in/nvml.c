@@ -12,36 +12,12 @@
  *     gpu.2.handle = !15          only nvmlDeviceGetHandleByIndex
  *     gpu.2.stale = !15           every call, until NVML is initialised after the file was changed
  *     gpu.2.hang.power = 2.5      that call sleeps so many seconds first (hang.all: every call)
- *     hang.count = 2.5            the same for init, driver, count
+ *     hang.count = 2.5            the same for init, driver, count, event_wait
  *
- * A reading that the file does not name answers 3, NVML_ERROR_NOT_SUPPORTED.
+ * A reading that the file does not name answers 3, NVML_ERROR_NOT_SUPPORTED. Fields, the parts of
+ * a GPU and events are in the files beside this one.
  */
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-
-#define SUCCESS 0
-#define UNINITIALIZED 1
-#define INVALID_ARGUMENT 2
-#define NOT_SUPPORTED 3
-#define INSUFFICIENT_SIZE 7
-#define ARGUMENT_VERSION_MISMATCH 25
-#define UNKNOWN 999
-
-#define ROWS 1024
-#define TEXT 96
-#define SLOTS 64
-
-typedef struct {
-    char key[TEXT];
-    char value[TEXT];
-} row_t;
-
-typedef struct slot *device_t;
+#include "stand_in.h"
 
 typedef struct {
     char bus_id_legacy[16];
@@ -72,148 +48,13 @@ typedef struct {
     int margin;
 } margin_v1_t;
 
-typedef struct {
-    unsigned version;
-    unsigned long long agg_unc_parity, agg_unc_secded, agg_cor, vol_unc_parity, vol_unc_secded,
-        vol_cor, agg_l2, agg_sm, agg_pcie, agg_mcu, agg_other;
-    unsigned threshold_exceeded;
-} sram_v1_t;
-
-typedef struct {
-    uint32_t field, scope;
-    int64_t timestamp, latency_us;
-    unsigned value_type, ret;
-    union {
-        double d;
-        unsigned ui;
-        unsigned long ul;
-        unsigned long long ull;
-        long long sll;
-        int si;
-        unsigned short us;
-    } value;
-} field_value_t;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static row_t rows[ROWS];
-static int row_count;
-static struct stat seen;
-static int references;
-static int inits, inits_at_load;
-static char slots[SLOTS];
-
-static void trim(const char *from, size_t length, char *to) {
-    while (length && strchr(" \t\r\n", from[0])) from++, length--;
-    while (length && strchr(" \t\r\n", from[length - 1])) length--;
-    if (length >= TEXT) length = TEXT - 1;
-    memcpy(to, from, length);
-    to[length] = 0;
-}
-
-/* Called with the lock held. */
-static void refresh(void) {
-    const char *path = getenv("NVML_STAND_IN");
-    struct stat now;
-    if (!path || stat(path, &now)) {
-        row_count = 0;
-        memset(&seen, 0, sizeof seen);
-        return;
-    }
-    if (now.st_ino == seen.st_ino && now.st_size == seen.st_size &&
-        now.st_mtim.tv_sec == seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec)
-        return;
-    FILE *file = fopen(path, "r");
-    if (!file) return;
-    char line[512];
-    row_count = 0;
-    while (row_count < ROWS && fgets(line, sizeof line, file)) {
-        char *equals = strchr(line, '=');
-        if (line[0] == '#' || !equals) continue;
-        trim(line, (size_t)(equals - line), rows[row_count].key);
-        trim(equals + 1, strlen(equals + 1), rows[row_count].value);
-        row_count++;
-    }
-    fclose(file);
-    seen = now;
-    inits_at_load = inits;
-}
-
-/* The last line for this slot (or for every slot) and name; called with the lock held. */
-static const char *find(int slot, const char *name) {
-    char key[TEXT], any[TEXT];
-    if (slot < 0) {
-        snprintf(key, sizeof key, "%s", name);
-        snprintf(any, sizeof any, "%s", name);
-    } else {
-        snprintf(key, sizeof key, "gpu.%d.%s", slot, name);
-        snprintf(any, sizeof any, "gpu.*.%s", name);
-    }
-    for (int i = row_count - 1; i >= 0; i--)
-        if (!strcmp(rows[i].key, key) || !strcmp(rows[i].key, any)) return rows[i].value;
-    return NULL;
-}
-
-static void sleep_s(double seconds) {
-    struct timespec span = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
-    nanosleep(&span, NULL);
-}
-
-/* Waits as the file says, then copies the answer to `value`; returns the call's return code. */
-static int answer(int slot, const char *name, char *value) {
-    char hang[TEXT];
-    double wait_s = 0;
-    int code = NOT_SUPPORTED;
-    pthread_mutex_lock(&lock);
-    refresh();
-    snprintf(hang, sizeof hang, "hang.%s", name);
-    const char *found = find(slot, hang);
-    if (!found) found = find(slot, "hang.all");
-    if (found) wait_s = atof(found);
-    found = slot < 0 ? NULL : find(slot, "all");
-    if (!found && slot >= 0 && inits == inits_at_load) found = find(slot, "stale");
-    if (!found) found = find(slot, name);
-    if (found && found[0] == '!') {
-        code = atoi(found + 1);
-    } else if (found) {
-        snprintf(value, TEXT, "%s", found);
-        code = SUCCESS;
-    }
-    pthread_mutex_unlock(&lock);
-    if (wait_s > 0) sleep_s(wait_s);
-    return code;
-}
-
-static int slot_of(device_t device) {
-    return (int)((char *)device - slots);
-}
-
-static int text(device_t device, const char *name, char *to, unsigned size) {
-    char value[TEXT];
-    int code = answer(slot_of(device), name, value);
-    if (code) return code;
-    if (strlen(value) + 1 > size) return INSUFFICIENT_SIZE;
-    strcpy(to, value);
-    return SUCCESS;
-}
-
-static int number(device_t device, const char *name, unsigned *to) {
-    char value[TEXT];
-    int code = answer(slot_of(device), name, value);
-    if (!code) *to = (unsigned)strtoul(value, NULL, 0);
-    return code;
-}
-
-static int number64(device_t device, const char *name, unsigned long long *to) {
-    char value[TEXT];
-    int code = answer(slot_of(device), name, value);
-    if (!code) *to = strtoull(value, NULL, 0);
-    return code;
-}
+extern int references, inits;
+int mig_of(device_t d, unsigned *gi, unsigned *ci, char *uuid, char *profile);
 
 int nvmlInitWithFlags(unsigned flags) {
     char value[TEXT];
     (void)flags;
-    int code = answer(-1, "init", value);
+    int code = answer(NODE, "init", value);
     if (code == NOT_SUPPORTED) code = SUCCESS;
     if (code == SUCCESS) {
         __sync_fetch_and_add(&references, 1);
@@ -247,7 +88,7 @@ const char *nvmlErrorString(int code) {
 int nvmlSystemGetDriverVersion(char *to, unsigned size) {
     char value[TEXT];
     if (references <= 0) return UNINITIALIZED;
-    int code = answer(-1, "driver", value);
+    int code = answer(NODE, "driver", value);
     if (code) return code;
     if (strlen(value) + 1 > size) return INSUFFICIENT_SIZE;
     strcpy(to, value);
@@ -256,16 +97,12 @@ int nvmlSystemGetDriverVersion(char *to, unsigned size) {
 
 /* The slot at an index of `present`, or how many there are. */
 static int present(int index, int *count) {
-    char list[512], *next = list, *part;
+    char list[TEXT], *next = list, *word;
     int at = 0, slot = -1;
-    pthread_mutex_lock(&lock);
-    refresh();
-    const char *found = find(-1, "present");
-    snprintf(list, sizeof list, "%s", found ? found : "");
-    pthread_mutex_unlock(&lock);
-    while ((part = strsep(&next, ","))) {
-        if (!*part) continue;
-        if (at++ == index) slot = atoi(part);
+    if (answer(NODE, "present", list)) list[0] = 0;
+    while ((word = strsep(&next, ","))) {
+        if (!*word) continue;
+        if (at++ == index) slot = atoi(word);
     }
     if (count) *count = at;
     return slot;
@@ -275,7 +112,7 @@ int nvmlDeviceGetCount_v2(unsigned *to) {
     char value[TEXT];
     int count;
     if (references <= 0) return UNINITIALIZED;
-    int code = answer(-1, "count", value);
+    int code = answer(NODE, "count", value);
     if (code != NOT_SUPPORTED && code != SUCCESS) return code;
     present(-1, &count);
     *to = (unsigned)count;
@@ -294,6 +131,9 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *to) {
 }
 
 int nvmlDeviceGetUUID(device_t d, char *to, unsigned size) {
+    unsigned gi, ci;
+    char uuid[80], profile[32];
+    if (mig_of(d, &gi, &ci, uuid, profile)) return snprintf(to, size, "%s", uuid) < 0;
     return text(d, "uuid", to, size);
 }
 
@@ -302,6 +142,10 @@ int nvmlDeviceGetSerial(device_t d, char *to, unsigned size) {
 }
 
 int nvmlDeviceGetName(device_t d, char *to, unsigned size) {
+    unsigned gi, ci;
+    char uuid[80], profile[32], name[TEXT];
+    if (mig_of(d, &gi, &ci, uuid, profile) && !answer(slot_of(d), "name", name))
+        return snprintf(to, size, "%s MIG %s", name, profile) < 0;
     return text(d, "name", to, size);
 }
 
@@ -324,20 +168,6 @@ int nvmlDeviceGetTotalEccErrors(device_t d, int kind, int counter, unsigned long
     };
     if (kind < 0 || kind > 1 || counter < 0 || counter > 1) return INVALID_ARGUMENT;
     return number64(d, names[kind][counter], to);
-}
-
-/* remapped = CORRECTABLE UNCORRECTABLE PENDING FAILURE */
-int nvmlDeviceGetRemappedRows(device_t d, unsigned *cor, unsigned *unc, unsigned *pending,
-                              unsigned *failure) {
-    char value[TEXT];
-    int code = answer(slot_of(d), "remapped", value);
-    if (code) return code;
-    return sscanf(value, "%u %u %u %u", cor, unc, pending, failure) == 4 ? SUCCESS : UNKNOWN;
-}
-
-int nvmlDeviceGetSramEccErrorStatus(device_t d, sram_v1_t *to) {
-    if (to->version != (sizeof *to | 1u << 24)) return ARGUMENT_VERSION_MISMATCH;
-    return number(d, "sram_threshold_exceeded", &to->threshold_exceeded);
 }
 
 int nvmlDeviceGetTemperature(device_t d, int sensor, unsigned *to) {
@@ -367,19 +197,6 @@ int nvmlDeviceGetMarginTemperature(device_t d, margin_v1_t *to) {
     return code;
 }
 
-int nvmlDeviceGetFieldValues(device_t d, int count, field_value_t *values) {
-    char value[TEXT], name[TEXT];
-    int code = answer(slot_of(d), "fields", value);
-    if (code != NOT_SUPPORTED && code != SUCCESS) return code;
-    for (int i = 0; i < count; i++) {
-        snprintf(name, sizeof name, "field.%u", values[i].field);
-        values[i].ret = (unsigned)answer(slot_of(d), name, value);
-        values[i].value_type = 3;
-        values[i].value.ull = values[i].ret ? 0 : strtoull(value, NULL, 0);
-    }
-    return SUCCESS;
-}
-
 int nvmlDeviceGetPowerUsage(device_t d, unsigned *to) {
     return number(d, "power", to);
 }
@@ -396,6 +213,8 @@ int nvmlDeviceGetMemoryInfo(device_t d, memory_t *to) {
 
 int nvmlDeviceGetMemoryInfo_v2(device_t d, memory_v2_t *to) {
     if (to->version != (sizeof *to | 2u << 24)) return ARGUMENT_VERSION_MISMATCH;
+    memset(&to->total, 0, sizeof *to - sizeof to->version);
+    number64(d, "memory_total", &to->total);
     return number64(d, "memory_used", &to->used);
 }
 
@@ -436,6 +255,7 @@ int nvmlDeviceGetMaxPcieLinkGeneration(device_t d, unsigned *to) {
 int nvmlDeviceGetEccMode(device_t d, unsigned *current, unsigned *pending) {
     int code = number(d, "ecc_mode", current);
     *pending = *current;
+    if (!code) number(d, "ecc_mode_pending", pending);
     return code;
 }
 
@@ -443,4 +263,27 @@ int nvmlDeviceGetMigMode(device_t d, unsigned *current, unsigned *pending) {
     int code = number(d, "mig_mode", current);
     *pending = *current;
     return code;
+}
+
+int nvmlDeviceGetMaxClockInfo(device_t d, int kind, unsigned *to) {
+    char value[TEXT];
+    int code = answer_of(slot_of(d), "clock_max", (unsigned)kind, value);
+    if (!code) *to = (unsigned)strtoul(value, NULL, 0);
+    return code;
+}
+
+int nvmlDeviceGetPersistenceMode(device_t d, unsigned *to) {
+    return number(d, "persistence", to);
+}
+
+int nvmlDeviceGetPerformanceState(device_t d, unsigned *to) {
+    return number(d, "performance_state", to);
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(device_t d, unsigned *to) {
+    return number(d, "power_limit", to);
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(device_t d, unsigned long long *to) {
+    return number64(d, "energy", to);
 }

@@ -78,6 +78,7 @@ class Whence(TypedDict):
     seq: int
     boot_id: str | None
     priority: int | None
+    facility: int | None
     clock_clamped: bool
 
 

@@ -13,15 +13,19 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from collectors.collector import Unavailable
-from collectors.kernel_prefix import level
+from collectors.follow import write_atomic
+from collectors.kernel_identities import HostCards
+from collectors.kernel_ids import MessageIds
+from collectors.kernel_prefix import facility_of, level
 from collectors.kernel_stream import KernelStream
 from evidence.identity import digest
 from evidence.records import KernelKind, KernelRecord
 
 __all__ = [
+    "Gap",
     "KmsgCursor",
     "KmsgDevice",
     "KmsgMessage",
@@ -44,12 +48,19 @@ _DEVICE = re.compile(
 )
 
 
-class KmsgCursor(Struct, frozen=True, kw_only=True):
-    """The last message that is safely sent: the sequence number counts within one boot."""
+class KmsgCursor(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last message that is safely sent: the sequence number counts within one boot.
+
+    ``id`` and ``uptime_us`` find the same message in the journal; ``cards`` is what the driver
+    said of the GPUs in this boot.
+    """
 
     boot_id: str
     seq: int
     boot_time: datetime | None = None
+    id: str = ""
+    uptime_us: int = 0
+    cards: dict[str, HostCards] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,7 @@ class KmsgMessage:
     """One message of the ring; ``uptime_us`` counts from the kernel's start."""
 
     priority: int
+    facility: int
     seq: int
     uptime_us: int
     text: str
@@ -75,6 +87,7 @@ def read_message(data: bytes) -> KmsgMessage | None:
     device = _DEVICE.search(dictionary) if dictionary else None
     return KmsgMessage(
         priority=level(found[1].decode()),
+        facility=facility_of(found[1].decode()),
         seq=int(found[2]),
         uptime_us=int(found[3]),
         text=text.decode("utf-8", "backslashreplace"),
@@ -100,6 +113,10 @@ class KmsgDevice:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be opened: {error.strerror}") from error
+
+    def fileno(self) -> int | None:
+        """The open device's descriptor, readable when there is a message; None when closed."""
+        return self._fd
 
     def read(self) -> bytes | None:
         """Return the next message, or None when there is none yet.
@@ -127,6 +144,14 @@ class KmsgDevice:
             self._fd = None
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Messages ``first`` to before ``after`` were overwritten while no agent read the ring."""
+
+    first: int
+    after: KmsgMessage
+
+
 class KmsgRing:
     """What the messages of one boot's ring become, whoever reads them."""
 
@@ -139,14 +164,31 @@ class KmsgRing:
         boot_time: datetime,
         clock: Callable[[], datetime],
         sent: int | None,
+        keep_gap: bool = False,
     ) -> None:
-        """Take messages after ``sent``, the last sequence number of an earlier run."""
+        """Take messages after ``sent``, the last sequence number of an earlier run.
+
+        With ``keep_gap`` what is missing before the first of them is left in ``gap``, for somebody
+        who may find it elsewhere, and is no record until `tell_gap`.
+        """
         self.boot_time = boot_time
-        self.last_seq = sent
+        #: The last message up to which everything was returned, and its place in the journal.
+        self.safe_seq = sent
+        self.safe_id = ""
+        self.safe_us = 0
+        #: The first message that was not sent before, and its id.
+        self.first: tuple[KmsgMessage, str] | None = None
+        self.gap: Gap | None = None
+        self._last_seq = sent
         self._stream = stream
         self._host = host
         self._boot_id = boot_id
         self._clock = clock
+        self._keep_gap = keep_gap
+        self._ids = MessageIds(host)
+        self._last_id = ""
+        self._last_us = 0
+        self._taken = False
         self._own: list[KernelRecord] = []
 
     @property
@@ -160,17 +202,23 @@ class KmsgRing:
         if message is None:
             self._unreadable(data)
             return
-        if self.last_seq is not None:
-            if message.seq <= self.last_seq:
-                self._stream.learn(message.text)
-                return
-            if message.seq > self.last_seq + 1:
-                self._overrun(self.last_seq + 1, message)
-        self.last_seq = message.seq
+        record_id = self._ids.of(self._boot_id, message.uptime_us, message.text)
+        last = self._last_seq
+        if last is not None and message.seq <= last:
+            self._stream.learn(message.text, self._boot_id)
+            if message.seq == self.safe_seq:
+                self.safe_id, self.safe_us = record_id, message.uptime_us
+            return
+        if last is not None and message.seq > last + 1:
+            self._missed(Gap(last + 1, message))
+        if self.first is None:
+            self.first = (message, record_id)
+        self._taken = True
+        self._last_seq, self._last_id, self._last_us = message.seq, record_id, message.uptime_us
         self._stream.message(
             message.text,
             {
-                "id": digest(self._host, self._boot_id, message.seq),
+                "id": record_id,
                 "observed_at": self._clock(),
                 "raw": message.text,
                 "host": self._host,
@@ -182,41 +230,71 @@ class KmsgRing:
                 "seq": message.seq,
                 "boot_id": self._boot_id,
                 "priority": message.priority,
+                "facility": message.facility,
                 "clock_clamped": False,
             },
             device_pci=message.device_pci,
         )
 
     def settle(self, *, noise_every: timedelta) -> list[KernelRecord]:
-        """Return everything that was taken; nothing is held over to the next time."""
+        """Return what was taken.
+
+        An event of which lines are still to come is held until a call before which nothing came.
+        """
+        taken, self._taken = self._taken, False
+        waits = taken and self._stream.unfinished
         own, self._own = self._own, []
-        records = own + self._stream.settle()
+        records = own + self._stream.settle(joined=not waits)
         if (noise := self._stream.noise(at_most_every=noise_every)) is not None:
             records.append(noise)
+        if not waits and self._last_seq != self.safe_seq:
+            self.safe_seq, self.safe_id, self.safe_us = self._last_seq, self._last_id, self._last_us
         return records
+
+    def tell_gap(self, found: int) -> bool:
+        """Make a record of what is missing of ``gap``, ``found`` messages of it aside.
+
+        Returns whether nothing is missing.
+        """
+        gap, self.gap = self.gap, None
+        return gap is None or not self._overrun(gap, found)
+
+    def _missed(self, gap: Gap) -> None:
+        if self.first is not None:
+            self._overrun(gap, 0)
+            return
+        # While no agent ran a driver may have been loaded whose words are lost.
+        self._stream.identities.forget()
+        if self._keep_gap:
+            self.gap = gap
+        else:
+            self._overrun(gap, 0)
 
     def _at(self, message: KmsgMessage) -> datetime:
         return self.boot_time + timedelta(microseconds=message.uptime_us)
 
-    def _overrun(self, first: int, after: KmsgMessage) -> None:
-        lost = after.seq - first
+    def _overrun(self, gap: Gap, found: int) -> bool:
+        lost = gap.after.seq - gap.first - found
+        if lost <= 0:
+            return False
         told = f"{lost} kernel messages were overwritten before they were read"
         self._own.append(
             KernelRecord(
-                id=digest(self._host, self._boot_id, first, "overrun"),
+                id=digest(self._host, self._boot_id, gap.first, "overrun"),
                 observed_at=self._clock(),
                 raw=told,
                 kind=KernelKind.OVERRUN,
                 host=self._host,
-                at=self._at(after),
-                uptime_s=after.uptime_us / 1e6,
+                at=self._at(gap.after),
+                uptime_s=gap.after.uptime_us / 1e6,
                 source="kmsg",
-                seq=first,
+                seq=gap.first,
                 boot_id=self._boot_id,
                 count=lost,
                 message=told,
             ),
         )
+        return True
 
     def _unreadable(self, data: bytes) -> None:
         raw = data.decode("utf-8", "backslashreplace")
@@ -239,18 +317,7 @@ def save_kmsg(file: Path, cursor: KmsgCursor) -> None:
 
     Raises OSError when the folder cannot be written.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as out:
-        out.write(msgspec.json.encode(cursor))
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_atomic(file, msgspec.json.encode(cursor))
 
 
 def load_kmsg_cursor(file: Path) -> KmsgCursor | None:

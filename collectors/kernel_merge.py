@@ -24,6 +24,8 @@ _OTHER = KernelKind.OTHER
 
 #: Lines of other origin that may stand between the pieces of one event (other CPUs print too).
 _BETWEEN = 8
+#: Calls of `Joiner.release` that an unfinished event is held for.
+_CALLS = 5
 #: Seconds without a further equal line that end a storm: the window of NCSA Delta's Xid study
 #: (arXiv 2503.11901) for equal errors of one GPU.
 _QUIET_S = 5.0
@@ -34,14 +36,16 @@ _QUIET_LINES = 200
 #: Storms open at once; a flood of different lines must not eat the memory.
 _OPEN = 4096
 
-# The NVIDIA GPU 0000:b3:00.0   (its sentence goes on in the next lines)
-_PROBE_HEAD = re.compile(r"The NVIDIA GPU \S+\Z")
+# The NVIDIA GPU 0000:b3:00.0   (its sentence goes on in the next lines, or follows at once)
+_PROBE_HEAD = re.compile(r"The NVIDIA GPU \S+(?:\Z| .*not responding to commands)")
 # (PCI ID: 10de:26b5) installed in this system has
 _PROBE_NEXT = re.compile(r"\(PCI ID: |installed in this system|fallen off the bus and is not")
 # A GPU crash dump has been created. If possible, please run
 _DUMP_HEAD = re.compile(r"A GPU crash dump has been created\.")
 # nvidia-bug-report.sh as root to collect this data before
 _DUMP_NEXT = re.compile(r"nvidia-bug-report\.sh as root|the NVIDIA kernel module is unloaded")
+# ... fallen off the bus and is not responding to commands.   /   ... kernel module is unloaded.
+_LAST = re.compile(r"not responding to commands|module is unloaded")
 _XID_FALLEN_OFF = 79
 
 #: Codes whose storms merge whatever unit they name: an application fault walks over the card.
@@ -60,6 +64,16 @@ _STATES = (
 _Key = tuple[object, ...]
 
 
+class _Head:
+    """The first line of an event: its place among those that wait, and how long it waits."""
+
+    __slots__ = ("calls", "index", "lines")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.lines = self.calls = 0
+
+
 class Joiner:
     """Joins the lines of one event that the driver prints with several calls.
 
@@ -69,7 +83,7 @@ class Joiner:
 
     def __init__(self) -> None:
         self._waiting: list[KernelRecord] = []
-        self._heads: dict[_Key, int] = {}
+        self._heads: dict[_Key, _Head] = {}
 
     @property
     def holds(self) -> bool:
@@ -77,45 +91,78 @@ class Joiner:
         return bool(self._waiting)
 
     @property
-    def only_a_beginning(self) -> bool:
-        """Whether the one thing held is the first line of an event and nothing more."""
-        return len(self._waiting) == 1 and "\n" not in self._waiting[0].raw
+    def unfinished(self) -> bool:
+        """Whether an event is held of which a line is still to come."""
+        return any(map(self._lacks, self._heads.values()))
 
     def add(self, record: KernelRecord) -> list[KernelRecord]:
         """Take the next record and return those that no later line can add to."""
         kind = record.kind
+        key: _Key | None = None
         if kind is _SXID or kind is _NVRM or kind is _XID:
             if self._heads and self._joined(record):
                 return []
-            if (key := _head(record)) is not None:
-                self._heads[key] = len(self._waiting)
-                self._waiting.append(record)
-                return []
-        if not self._waiting:
+            key = _head(record)
+        if key is None and not self._waiting:
             return [record]
+        for head in self._heads.values():
+            head.lines += 1
+        if key is not None:
+            self._heads[key] = _Head(len(self._waiting))
         self._waiting.append(record)
-        first = min(self._heads.values())
-        return self.flush() if len(self._waiting) - first > _BETWEEN else []
+        buried = [key for key, head in self._heads.items() if head.lines > _BETWEEN]
+        for one in buried:
+            del self._heads[one]
+        return self._give(self._first()) if buried else []
 
     def flush(self) -> list[KernelRecord]:
         """Return everything that is held: nothing more is to come for now."""
         held, self._waiting, self._heads = self._waiting, [], {}
         return held
 
+    def release(self) -> list[KernelRecord]:
+        """Return everything but events of which a line is still to come: more will be added soon.
+
+        Nothing waits behind such an event, and it waits for a few calls only.
+        """
+        heads = {key: head for key, head in self._heads.items() if self._lacks(head)}
+        kept = sorted(head.index for head in heads.values())
+        keep = set(kept)
+        out = [one for index, one in enumerate(self._waiting) if index not in keep]
+        self._waiting = [self._waiting[index] for index in kept]
+        for head in heads.values():
+            head.index = kept.index(head.index)
+            head.calls += 1
+        self._heads = heads
+        return out
+
+    def _lacks(self, head: _Head) -> bool:
+        return head.calls < _CALLS and not _complete(self._waiting[head.index])
+
+    def _first(self) -> int:
+        """Where the first event that may go on stands."""
+        return min((head.index for head in self._heads.values()), default=len(self._waiting))
+
+    def _give(self, count: int) -> list[KernelRecord]:
+        out, self._waiting = self._waiting[:count], self._waiting[count:]
+        for head in self._heads.values():
+            head.index -= count
+        return out
+
     def _joined(self, record: KernelRecord) -> bool:
         message = record.message or ""
         if record.kind is _XID:
-            index = self._heads.get(("probe", record.host))
+            place = self._heads.get(("probe", record.host))
             # The same loss, told by an Xid in the very next line: one event.
             if (
                 record.code != _XID_FALLEN_OFF
-                or index is None
-                or index != len(self._waiting) - 1
-                or self._waiting[index].pci != record.pci
+                or place is None
+                or place.lines
+                or self._waiting[place.index].pci != record.pci
             ):
                 return False
-            head = self._waiting[index]
-            self._waiting[index] = structs.replace(
+            head = self._waiting[place.index]
+            self._waiting[place.index] = structs.replace(
                 record, id=head.id, raw=f"{head.raw}\n{record.raw}", seq=head.seq, line=head.line
             )
             return True
@@ -130,10 +177,10 @@ class Joiner:
             key = ("dump", record.host)
         else:
             return False
-        index = self._heads.get(key)
-        if index is None:
+        place = self._heads.get(key)
+        if place is None:
             return False
-        self._waiting[index] = _appended(self._waiting[index], record)
+        self._waiting[place.index] = _appended(self._waiting[place.index], record)
         return True
 
 
@@ -148,6 +195,13 @@ def _head(record: KernelRecord) -> _Key | None:
         if _DUMP_HEAD.match(message):
             return ("dump", record.host)
     return None
+
+
+def _complete(head: KernelRecord) -> bool:
+    """Whether the last line of an event has come, as far as its lines are known."""
+    if head.kind is _SXID:
+        return bool(head.registers)
+    return head.kind is not _NVRM or _LAST.search(head.message or "") is not None
 
 
 def _appended(head: KernelRecord, record: KernelRecord) -> KernelRecord:

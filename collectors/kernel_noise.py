@@ -23,6 +23,9 @@ def loud_lines(texts: list[str]) -> list[int]:  # noqa: C901 (flat: a call a lin
             if text[start : start + 1] == "[" or text[1:4] == "...":
                 loud.append(index)  # fabric manager, printk caller, or an unknown bracket
                 continue
+            if text.find(" kernel: ", start, 280) > 0:
+                loud.append(index)  # journalctl -o short-monotonic
+                continue
         elif text[19:20] == ",":
             start = 33
         elif text[3:4] == " " and text[12:13] == ":":

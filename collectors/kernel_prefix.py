@@ -6,7 +6,7 @@ The prefix is looked at per line, so that files glued together from several sour
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
 
-__all__ = ["FABRIC_MANAGER", "LinePrefix", "level"]
+__all__ = ["FABRIC_MANAGER", "LinePrefix", "facility_of", "level"]
 
 _MONTHS = {
     name: number
@@ -21,6 +21,16 @@ _LEVELS = {
         ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"),
     )
 }
+#: syslog's facilities as `dmesg --decode` names them (syslog.h; 12 to 15 have no name there).
+_FACILITIES = {
+    name: number
+    for number, name in enumerate(
+        (
+            *("kern", "user", "mail", "daemon", "auth", "syslog"),
+            *("lpr", "news", "uucp", "cron", "authpriv", "ftp"),
+        ),
+    )
+} | {f"local{number}": 16 + number for number in range(8)}
 #: Fabric manager's own words for the kernel's levels.
 _FABRIC_LEVELS = {"FATAL": 2, "CRITICAL": 2, "ERROR": 3, "WARNING": 4, "NOTICE": 5, "INFO": 6}
 
@@ -49,7 +59,7 @@ _SYSLOG = re.compile(r"([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(\.\d{1,6})? ")
 # Fri 2024-11-15 05:39:15 UTC gpu7 kernel: ...  (journalctl -o short-full)
 _WEEKDAY = re.compile(r"[A-Z][a-z]{2} (?=\d{4}-)")
 # kern  :warn  : 2025-01-21T02:21:33,498559+00:00 NVRM: ...  (dmesg --decode)
-_DECODED = re.compile(r"[a-z]\w{2,9}\s*:(emerg|alert|crit|err|warn|notice|info|debug)\s*: ?")
+_DECODED = re.compile(r"([a-z]\w{2,9})\s*:(emerg|alert|crit|err|warn|notice|info|debug)\s*: ?")
 # <3>[6085126.134786] NVRM: ...  (pstore, serial console)
 _PRINTK = re.compile(r"<(\d{1,4})>")
 # gpu7 kernel: NVRM: ...   /   kernel: NVRM: ...
@@ -69,13 +79,18 @@ def level(number: str) -> int:
     return int(number) & 7
 
 
+def facility_of(number: str) -> int:
+    """The facility of a printk or syslog number: 0 the kernel itself, else a process's."""
+    return int(number) >> 3
+
+
 class LinePrefix:
     """Takes the prefix off one line after the other and keeps what it said.
 
-    After `split` the attributes speak of that line: ``host``, ``priority`` (0 to 7), ``uptime_s``,
-    ``seq`` (of a /dev/kmsg record), ``user`` (a process and not the kernel wrote it) and
-    ``fabric_manager``. One object serves one file, since a syslog line has no year and a line's
-    year follows from those before it.
+    After `split` the attributes speak of that line: ``host``, ``priority`` (0 to 7), ``facility``
+    (syslog's), ``uptime_s``, ``seq`` (of a /dev/kmsg record), ``user`` (a process and not the
+    kernel wrote it) and ``fabric_manager``. One object serves one file, since a syslog line has no
+    year and a line's year follows from those before it.
     """
 
     #: What only a journal entry knows (see `JournalEntry`).
@@ -84,7 +99,7 @@ class LinePrefix:
 
     __slots__ = (
         "_dated", "_iso", "_latest", "_syslog", "_unix", "_year", "_zone",
-        "fabric_manager", "host", "priority", "seq", "uptime_s", "user",
+        "fabric_manager", "facility", "host", "priority", "seq", "uptime_s", "user",
     )  # fmt: skip
 
     def __init__(self, *, zone: tzinfo | None = UTC, year: int | None = None) -> None:
@@ -102,6 +117,7 @@ class LinePrefix:
     def _clear(self) -> None:
         self.host: str | None = None
         self.priority: int | None = None
+        self.facility: int | None = None
         self.uptime_s: float | None = None
         self.seq: int | None = None
         self.user = False
@@ -126,9 +142,11 @@ class LinePrefix:
         first = text[:1]
         if first == "<" and (found := _PRINTK.match(text)) is not None:
             self.priority = level(found[1])
+            self.facility = facility_of(found[1])
             text = text[found.end() :]
         elif first.islower() and (found := _DECODED.match(text)) is not None:
-            self.priority = _LEVELS[found[1]]
+            self.priority = _LEVELS[found[2]]
+            self.facility = _FACILITIES.get(found[1])
             text = text[found.end() :]
         return self._stamp(text)
 
@@ -188,6 +206,7 @@ class LinePrefix:
             return text if found[2] == "," else self._tag(text, host=False)
         if (found := _KMSG.match(text)) is not None:
             self.priority = level(found[1])
+            self.facility = facility_of(found[1])
             self.seq = int(found[2])
             self.uptime_s = int(found[3]) / 1e6
             return text[found.end() :]

@@ -16,7 +16,7 @@ from collectors.kernel_identities import GpuIdentities
 from collectors.kernel_journal import JournalEntry, read_journal
 from collectors.kernel_merge import Coalescer, Joiner
 from collectors.kernel_noise import loud_lines
-from collectors.kernel_prefix import LinePrefix
+from collectors.kernel_prefix import FABRIC_MANAGER, LinePrefix
 from evidence.identity import digest
 from evidence.records import KernelKind, KernelRecord
 
@@ -69,8 +69,12 @@ class KernelStream:
         year: int | None = None,
         keep_other: bool = True,
         coalesce: bool = False,
+        identities: GpuIdentities | None = None,
     ) -> None:
-        """Read for ``host``, unless a line names its own; see `LinePrefix` for zone and year."""
+        """Read for ``host``, unless a line names its own; see `LinePrefix` for zone and year.
+
+        ``identities`` is what an earlier run learned about the GPUs.
+        """
         self._host = host
         self._clock = clock
         self._source = source
@@ -79,7 +83,7 @@ class KernelStream:
         self._prefix = LinePrefix(zone=zone, year=year)
         self._joiner = Joiner()
         self._coalescer = Coalescer() if coalesce else None
-        self._identities = GpuIdentities()
+        self.identities = GpuIdentities() if identities is None else identities
         self._noise = _Noise()
         self._inode: int | None = None
         self._hash = blake2b(digest_size=12)
@@ -136,7 +140,7 @@ class KernelStream:
                 return
             fields = {"kind": _OTHER, "message": message}
         host = self._host if origin.host is None else self._whose(origin.host)
-        self._identify(fields, host)
+        self._identify(fields, host, origin.boot_id)
         now = self._clock()
         at = origin.at(now)
         clamped = at is not None and at - now > _AHEAD
@@ -154,6 +158,7 @@ class KernelStream:
                 seq=line.offset,
                 boot_id=origin.boot_id,
                 priority=origin.priority,
+                facility=origin.facility,
                 clock_clamped=clamped,
                 **fields,
             )
@@ -171,33 +176,41 @@ class KernelStream:
         routine = "code" not in fields and priority is not None and priority > _WARNING
         return None if routine and not self._keep_other else fields
 
-    def message(self, text: str, whence: Whence, *, device_pci: str | None = None) -> None:
-        """Take one message that has no prefix, from the kernel's own buffer.
+    def message(
+        self, text: str, whence: Whence, *, device_pci: str | None = None, process: str = ""
+    ) -> None:
+        """Take one message that has no prefix, from the kernel's own buffer or the journal.
 
-        ``device_pci`` is the PCI device that the kernel attached to it.
+        ``device_pci`` is the PCI device that the kernel attached to it; ``process`` the log name
+        of the process that wrote it, where that is not the kernel.
         """
         message = text.strip()
-        fields = of_interest(message)
+        if not process:
+            fields = of_interest(message)
+        elif FABRIC_MANAGER in process:
+            fields = self._fabric_manager(message, whence["priority"])
+        else:
+            fields = None
         if fields is None:
             if not self._keep_other and self._counted(whence["priority"]):
                 return
             fields = {"kind": _OTHER, "message": message}
         elif device_pci is not None and "pci" not in fields:
             fields["pci"] = device_pci
-        self._identify(fields, whence["host"])
+        self._identify(fields, whence["host"], whence["boot_id"])
         self._pass(KernelRecord(**whence, **fields))
 
-    def learn(self, text: str) -> None:
+    def learn(self, text: str, boot_id: str | None = None) -> None:
         """Take a message that was sent before: only for which GPU has which UUID."""
         if "NVRM:" in text and (fields := of_interest(text.strip())) is not None:
-            self._identities.learn(fields, self._host)
+            self.identities.learn(fields, self._host, boot_id)
 
-    def _identify(self, fields: KernelFields, host: str | None) -> None:
+    def _identify(self, fields: KernelFields, host: str | None, boot_id: str | None) -> None:
         kind = fields["kind"]
         if kind is _XID:
-            self._identities.tell(fields, host)
+            self.identities.tell(fields, host, boot_id)
         elif kind is _NVRM:
-            self._identities.learn(fields, host)
+            self.identities.learn(fields, host, boot_id)
 
     def _pass(self, record: KernelRecord) -> None:
         """Pass a record through joining and coalescing, which nearly none needs."""
@@ -240,8 +253,8 @@ class KernelStream:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last line is the beginning of an event that may go on in the next one."""
-        return self._joiner.only_a_beginning
+        """Whether an event is held of which a line is still to come."""
+        return self._joiner.unfinished
 
     def take(self) -> list[KernelRecord]:
         """Return the records that are ready, and forget them."""
@@ -250,8 +263,9 @@ class KernelStream:
 
     def settle(self, *, joined: bool = True) -> list[KernelRecord]:
         """End the storms (and with ``joined`` an unfinished event) and return what is ready."""
-        if joined:
-            for record in self._joiner.flush():
+        joiner = self._joiner
+        if joiner.holds:
+            for record in joiner.flush() if joined else joiner.release():
                 self._ready(record)
         if self._coalescer is not None:
             self._out.extend(self._coalescer.flush())

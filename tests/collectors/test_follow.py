@@ -1,5 +1,6 @@
 import gzip
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -320,3 +321,76 @@ def test_any_bytes_in_any_pieces_give_the_lines_of_the_whole(
     assert texts(found) == expected
     data = path.read_bytes()
     assert all(data[line.offset :].startswith(line.data) for line in found)
+
+
+def test_a_calm_file_is_looked_at_more_and_more_seldom_and_a_growing_one_soon(log: Path) -> None:
+    append(log, b"a\n")
+    follower = Follower(log)
+    assert follower.next_due(5.0) == 5.0
+    follower.read()
+    follower.read()
+    now = time.monotonic()
+    pauses = [follower.next_due(now + later) - (now + later) for later in (0.0, 10.0, 1000.0)]
+    assert pauses == sorted(pauses)
+    assert 0.05 < pauses[0] < pauses[1] < pauses[2] <= 1.0
+
+
+def test_a_file_with_more_to_read_is_due_at_once_and_one_that_is_missing_is_not(log: Path) -> None:
+    append(log, b"0123456789\n" * 100)
+    follower = Follower(log, read_bytes=110)
+    follower.read()
+    now = time.monotonic()
+    assert follower.next_due(now) == now
+    absent = Follower(log.with_name("absent.log"))
+    with pytest.raises(Unavailable):
+        absent.read()
+    assert absent.next_due(time.monotonic()) > time.monotonic() + 0.5
+
+
+def test_a_file_that_did_not_change_is_only_looked_at_and_every_change_is_seen(log: Path) -> None:
+    append(log, b"one\n")
+    follower = Follower(log)
+    assert texts(follower.read()) == [b"one"]
+    assert follower._unchanged()
+    append(log, b"two\n")
+    assert not follower._unchanged()
+    assert texts(follower.read()) == [b"two"]
+    assert follower._unchanged()
+    log.write_bytes(b"new\nold\n")  # in place, as long as before
+    os.utime(log, ns=(1, 1))
+    assert texts(follower.read()) == [b"new", b"old"]
+    log.rename(log.with_suffix(".1"))
+    append(log, b"after\n")
+    assert not follower._unchanged()
+    assert texts(follower.read() + follower.read()) == [b"after"]
+    log.unlink()
+    assert not follower._unchanged()
+
+
+def test_a_cursor_says_when_its_file_is_no_longer_there(log: Path) -> None:
+    append(log, b"one\n")
+    follower = Follower(log)
+    follower.read()
+    cursor = follower.cursor
+    follower.close()
+    again = Follower(log, cursor=cursor)
+    again.read()
+    assert not again.lost_place
+    again.close()
+    log.rename(log.with_suffix(".gone"))
+    log.with_suffix(".gone").rename(log.parent / "elsewhere")
+    append(log, b"two\n")
+    lost = Follower(log, cursor=cursor)
+    lost.read()
+    assert lost.lost_place
+
+
+def test_a_file_that_was_written_between_two_looks_is_not_taken_as_read(log: Path) -> None:
+    append(log, b"one\n")
+    follower = Follower(log)
+    follower.read()
+    current = follower._current
+    assert current is not None
+    assert current.ends_at(log.stat())
+    os.utime(log, ns=(1, 1))
+    assert not current.ends_at(log.stat())

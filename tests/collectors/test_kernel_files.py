@@ -88,6 +88,10 @@ def test_an_event_that_our_reading_cut_in_two_is_still_one_record(tmp_path: Path
     assert reader.read() == []
     reader.saved()  # must not pass the line that is held
     add(log, f"{switch}Severity 1 Engine instance 30 Sub-engine instance 00\n")
+    assert reader.read() == []
+    reader.saved()
+    assert reader.next_due(0.0) < 0.1
+    add(log, f"{switch}Data {{0x50610002, 0x10100030}}\n")
     (record,) = reader.read()
     assert (record.severity, record.unit) == ("fatal", "engine 30.00")
 
@@ -109,7 +113,9 @@ def test_a_beginning_alone_waits_for_one_call_only(tmp_path: Path) -> None:
 def test_an_xid_never_waits_behind_an_unfinished_event(tmp_path: Path) -> None:
     log = tmp_path / "kern.log"
     log.write_text("NVRM: The NVIDIA GPU 0000:6b:00.0\n" + xid(5))
-    assert [record.kind for record in collector(log).read()] == [KernelKind.NVRM, KernelKind.XID]
+    reader = collector(log)
+    assert [record.kind for record in reader.read()] == [KernelKind.XID]
+    assert [record.kind for record in reader.read()] == [KernelKind.NVRM]
 
 
 def test_noise_in_files_is_counted_at_most_once_a_minute(tmp_path: Path) -> None:
@@ -162,7 +168,7 @@ def test_a_file_among_others_that_cannot_be_read_is_said_once_and_when_it_is_bac
 ) -> None:
     here, later = tmp_path / "kern.log", tmp_path / "fabric.log"
     here.write_text(xid(1))
-    caplog.set_level("INFO", "collectors.kernel")
+    caplog.set_level("INFO", "collectors.kernel_files")
     reader = collector(here, later)
     assert [pids(reader), pids(reader)] == [[1], []]
     assert caplog.messages == [f"{later} is not there"]

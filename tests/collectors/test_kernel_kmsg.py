@@ -53,6 +53,7 @@ def test_a_message_of_the_ring_is_read_with_its_escapes_and_its_device() -> None
     )
     assert read_message(data) == KmsgMessage(
         priority=4,
+        facility=0,
         seq=1287,
         uptime_us=5141900,
         text="a\nb \\x41 ä \\xff",
@@ -77,7 +78,7 @@ def test_no_bytes_whatever_make_the_ring_raise(data: bytes) -> None:
 def test_an_xid_of_the_ring_has_the_boot_time_plus_its_microseconds() -> None:
     assert Ring().read(f"4,17,3600250000,-;{XID}\n") == [
         KernelRecord(
-            id=digest("n1", BOOT, 17),
+            id=digest("n1", BOOT, 3600250000, XID),
             observed_at=NOW,
             raw=XID,
             kind=KernelKind.XID,
@@ -88,6 +89,7 @@ def test_an_xid_of_the_ring_has_the_boot_time_plus_its_microseconds() -> None:
             seq=17,
             boot_id=BOOT,
             priority=4,
+            facility=0,
             code=79,
             pci="0000:6a:00",
             pid=4410,

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from collectors.kernel import parse_stream
@@ -42,17 +42,18 @@ _PREFIXES: list[tuple[str, dict[str, Any]]] = [
     ("[   12.000001] [ T412] ", {"uptime_s": 12.000001}),
     ("[...] ", {}),
     ("[  +0.000123] ", {}),
-    ("<3>[6085126.134786] ", {"priority": 3, "uptime_s": 6085126.134786}),
-    ("<12>", {"priority": 4}),
+    ("<3>[6085126.134786] ", {"priority": 3, "facility": 0, "uptime_s": 6085126.134786}),
+    ("<12>", {"priority": 4, "facility": 1}),
     ("[Mon Aug  5 03:54:13 2024] ", {"at": at(2024, 8, 5, 3, 54, 13)}),
     ("2024-11-15T05:39:15,491363+00:00 ", {"at": at(2024, 11, 15, 5, 39, 15, 491363)}),
     ("2024-11-15T05:39:15,491363+01:00 ", {"at": at(2024, 11, 15, 4, 39, 15, 491363)}),
     (
         "kern  :warn  : 2025-01-21T04:41:44,283575+00:00 ",
-        {"at": at(2025, 1, 21, 4, 41, 44, 283575), "priority": 4},
+        {"at": at(2025, 1, 21, 4, 41, 44, 283575), "priority": 4, "facility": 0},
     ),
-    ("kern  :err   : [   12.000001] ", {"uptime_s": 12.000001, "priority": 3}),
-    ("kern  :info  : [Mon Aug  5 03:54:13 2024] ", {"at": at(2024, 8, 5, 3, 54, 13), "priority": 6}),
+    ("kern  :err   : [   12.000001] ", {"uptime_s": 12.000001, "priority": 3, "facility": 0}),
+    ("local0:err   : [   12.000001] ", {"uptime_s": 12.000001, "priority": 3, "facility": 16}),
+    ("kern  :info  : [Mon Aug  5 03:54:13 2024] ", {"at": at(2024, 8, 5, 3, 54, 13), "priority": 6, "facility": 0}),
     ("Nov 22 01:02:03 gpu7 kernel: ", {"at": at(2025, 11, 22, 1, 2, 3), "host": "gpu7"}),
     ("Mar  1 01:02:03 gpu7 kernel: ", {"at": at(2026, 3, 1, 1, 2, 3), "host": "gpu7"}),
     (
@@ -74,8 +75,9 @@ _PREFIXES: list[tuple[str, dict[str, Any]]] = [
     ("Fri 2024-11-15 05:39:15 UTC gpu7 kernel: ", {"at": at(2024, 11, 15, 5, 39, 15), "host": "gpu7"}),
     ("1731649155.491363 gpu7 kernel: ", {"at": at(2024, 11, 15, 5, 39, 15, 491363), "host": "gpu7"}),
     ("[  966.503025] gpu7 kernel: ", {"uptime_s": 966.503025, "host": "gpu7"}),
-    ("6,3964,206764307,-;", {"priority": 6, "uptime_s": 206.764307}),
-    ("4,3964,206764307,-,caller=T77;", {"priority": 4, "uptime_s": 206.764307}),
+    ("6,3964,206764307,-;", {"priority": 6, "facility": 0, "uptime_s": 206.764307}),
+    ("4,3964,206764307,-,caller=T77;", {"priority": 4, "facility": 0, "uptime_s": 206.764307}),
+    ("12,3964,206764307,-;", {"priority": 4, "facility": 1, "uptime_s": 206.764307}),
     ("Jan 32 01:02:03 gpu7 kernel: ", {"host": "gpu7"}),
     ("2024-13-15T05:39:15,491363+00:00 ", {}),
 ]  # fmt: skip
@@ -579,6 +581,8 @@ _PIECES = st.sampled_from(
 
 
 @given(st.lists(_PIECES, max_size=5).map("".join))
+@example("[  966.503025] gpu7 kernel: {1}[Hardware Error]: x")
+@example("[  966.503025] gpu7 kernel: EDAC MC0: 1 CE x on y")
 def test_what_is_passed_over_unparsed_is_never_of_interest(line: str) -> None:
     if not loud_lines([line]):
         (record,) = records(line)

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import agent
 import codec
+import fabric
 import kernel
 import latency
 import machine
@@ -36,6 +38,8 @@ FIGURES: Mapping[str, Callable[[Rig], Iterator[Figure]]] = {
     "kernel": kernel.measure,
     "nccl": nccl.measure,
     "codec": codec.measure,
+    "fabric": fabric.measure,
+    "agent": agent.measure,
     "steps": steps.measure,
     "stream": stream.measure,
     "sink": sink.measure,

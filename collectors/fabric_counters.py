@@ -48,6 +48,17 @@ _ALL = (
     Counter("unicast_rcv_packets", "PortUnicastRcvPkts", 0),
     Counter("multicast_xmit_packets", "PortMulticastXmitPkts", 0),
     Counter("multicast_rcv_packets", "PortMulticastRcvPkts", 0),
+    # What PortRcvErrors and PortXmitDiscards are made of: attributes of their own.
+    Counter("port_local_physical_errors", "PortLocalPhysicalErrors", 16, 0),
+    Counter("port_malformed_packet_errors", "PortMalformedPacketErrors", 16, 0),
+    Counter("port_buffer_overrun_errors", "PortBufferOverrunErrors", 16, 0),
+    Counter("port_dlid_mapping_errors", "PortDLIDMappingErrors", 16, 0),
+    Counter("port_vl_mapping_errors", "PortVLMappingErrors", 16, 0),
+    Counter("port_looping_errors", "PortLoopingErrors", 16, 0),
+    Counter("port_inactive_discards", "PortInactiveDiscards", 16, 0),
+    Counter("port_neighbor_mtu_discards", "PortNeighborMTUDiscards", 16, 0),
+    Counter("port_sw_lifetime_limit_discards", "PortSwLifetimeLimitDiscards", 16, 0),
+    Counter("port_sw_hoq_lifetime_limit_discards", "PortSwHOQLifetimeLimitDiscards", 16, 0),
 )
 
 #: Every counter by its name here, and by the one that infiniband-diags prints.

@@ -21,8 +21,9 @@ __all__ = ["Settings", "SettingsError", "check_bootstrap", "load"]
 
 _Config = TypeVar("_Config")
 
-#: Sections of the file, and so the middle word of a variable: RINGFENCE_KAFKA_BOOTSTRAP.
-SECTIONS = ("kafka", "agent", "worker", "sink", "scheduler")
+#: Sections of the file, and so the middle of a variable: RINGFENCE_KAFKA_BOOTSTRAP. None
+#: begins with another one's name and an underscore.
+SECTIONS = ("kafka", "agent", "fabric_agent", "worker", "sink", "scheduler")
 
 
 # `kafka-1:9092`, `10.1.2.3:9092`, `[fd00::12]:9093`
@@ -99,10 +100,11 @@ def load(
             raise SettingsError(f"{file}: unknown section [{name}]; known: {', '.join(SECTIONS)}")
         sections[name] |= values
     for variable, value in environ.items():
-        _, _, rest = variable.partition("RINGFENCE_")
-        section, _, key = rest.lower().partition("_")
-        if section in sections and key:
-            sections[section][key] = value
+        rest = variable.lower()
+        for section, settings in sections.items():
+            key = rest.removeprefix(f"ringfence_{section}_")
+            if key not in ("", rest):
+                settings[key] = value
     for name, given in flags.items():
         sections[name] |= {key: value for key, value in given.items() if value is not None}
     return Settings(data=Path(root), sections=sections)

@@ -71,6 +71,8 @@ def _take(state: FabricState, record: FabricRecord, now: datetime, rules: Rules)
     at = min(reckonable(record.at or record.observed_at), now)
     if known is not None and known.seen_at is not None and at < known.seen_at:
         return state  # a sweep that was overtaken: its counters are history
+    if known is None and record.partial:
+        return state  # what it leaves out would look as if it had been well
     device = _device(known, record, at)
     ports, dropped = dict(state.ports), state.dropped
     changed = False

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from ringfence.cli import ask, desk, run
+from ringfence.cli import ask, desk, fabric, run
 from ringfence.cli.front import Front
 
 __all__ = ["main"]
@@ -66,6 +66,7 @@ for _command in (
     run.demo,
     run.up,
     run.agent,
+    fabric.fabric_agent,
     run.worker,
     run.sink,
     run.scheduler,

@@ -105,9 +105,11 @@ class Sweeps:
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        told = {}
+        told, seen = {}, set()
         while line := self._process.stdout.readline().strip():
             record = decode("fabric", line.encode())
+            assert record.guid not in seen, "a node was told twice in one sweep"
+            seen.add(record.guid)
             self.nodes[record.guid] = record
             told |= {(record.guid, port.port): port for port in record.ports}
         assert self._process.poll() is None, "the sweeping process ended"

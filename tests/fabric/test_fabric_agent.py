@@ -232,3 +232,17 @@ def test_an_agent_without_a_port_says_so_once_and_ends_when_asked(
     told = [line for line in log.splitlines() if "no InfiniBand port to ask" in line]
     assert len(told) == 1, log
     assert "Traceback" not in log
+
+
+@pytest.mark.integration
+def test_two_agents_do_not_share_a_state_folder(kafka: Kafka, start: Any, tmp_path: Path) -> None:
+    flags = ("--bootstrap", kafka.bootstrap)
+    first = start(dict(os.environ), tmp_path, *flags)
+    ends = time.monotonic() + 20
+    while not list(tmp_path.rglob("spool.sqlite*")) and time.monotonic() < ends:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    second = ask(dict(os.environ), tmp_path, *flags)
+    assert second.returncode == 2, second.stderr
+    assert "Traceback" not in second.stderr
+    stop(first)

@@ -114,6 +114,60 @@ def test_a_port_whose_counters_return_is_compared_with_what_it_had(tiny: Tiny) -
     assert ports(sweeper.sweep(tiny.fabric))[guid(LEAF), 2].reset
 
 
+def old_counters(tiny: Tiny, number: int, symbol: int) -> bytes:
+    found: bytes = tiny.canned.counters((symbol, *[0] * 8), 0, (0,) * 7, number)
+    return found
+
+
+def test_errors_that_were_lost_once_are_compared_with_those_before(tiny: Tiny) -> None:
+    canned = tiny.canned
+    tiny.leaf.performance[canned.CLASS_PORT_INFO, 0] = canned.class_port_info(EVERYTHING)
+    for number in range(4):
+        tiny.leaf.performance[canned.COUNTERS, number] = old_counters(tiny, number, 50)
+    sweeper = Sweeper("s", clock(), full_every=1)
+    sweeper.sweep(tiny.fabric)
+    tiny.leaf.performance[canned.COUNTERS, 2] = canned.SILENCE
+    port = ports(sweeper.sweep(tiny.fabric))[guid(LEAF), 2]
+    assert ("port_xmit_data" in port.counters, "symbol_error" in port.counters) == (True, False)
+    assert port.unread == {"counters": canned.SILENCE}
+    tiny.leaf.performance[canned.COUNTERS, 2] = old_counters(tiny, 2, 4)
+    assert ports(sweeper.sweep(tiny.fabric))[guid(LEAF), 2].reset
+
+
+def test_a_counter_that_came_back_narrower_was_not_cleared(tiny: Tiny) -> None:
+    canned = tiny.canned
+    tiny.count(tiny.leaf, 2, symbol=70_000)
+    sweeper = Sweeper("s", clock(), full_every=1)
+    sweeper.sweep(tiny.fabric)
+    tiny.leaf.performance[canned.CLASS_PORT_INFO, 0] = canned.class_port_info(EVERYTHING)
+    for number in range(4):
+        tiny.leaf.performance[canned.COUNTERS, number] = old_counters(tiny, number, 0xFFFF)
+    sweeper._walk_at = 0  # a while later
+    port = ports(sweeper.sweep(tiny.fabric))[guid(LEAF), 2]
+    assert (port.counters["symbol_error"], port.saturated) == (0xFFFF, ("symbol_error",))
+    assert not port.reset
+
+
+def test_a_node_that_is_not_at_its_lid_tells_its_state_and_no_counters(tiny: Tiny) -> None:
+    sweeper = Sweeper("s", clock())
+    sweeper.sweep(tiny.fabric)
+    tiny.far.lid = 14  # but its port still says 13, where nobody is now
+    for _ in range(2):
+        records = sweeper.sweep(tiny.fabric)
+        assert not any(one.missing for one in records)
+    tiny.far.ports[1] = tiny.canned.port_info(lid=13, extended=(15, 15, 4))
+    port = ports(sweeper.sweep(tiny.fabric))[guid(FAR), 1]
+    assert (port.state, port.rate_gbps, port.counters) == ("Active", 200, {})
+    assert port.unread == {"counters": f"LID 13: {tiny.canned.SILENCE}"}
+
+
+def test_a_walk_that_took_too_long_makes_nobody_missing(tiny: Tiny) -> None:
+    sweeper = Sweeper("s", clock(), budget_s=0.05, refresh_s=1e-9)
+    sweeper.sweep(tiny.fabric)
+    tiny.fabric.crawls = True
+    assert [one.missing for one in sweeper.sweep(tiny.fabric)] == [False] * 3
+
+
 def test_a_lid_that_moved_to_another_node_is_noticed_in_the_same_sweep(tiny: Tiny) -> None:
     canned = tiny.canned
     sweeper = Sweeper("s", clock(), full_every=1)
@@ -136,7 +190,13 @@ def test_a_node_that_answers_no_more_while_its_link_is_up_is_missing(tiny: Tiny)
     assert records[guid(FAR)].host == "hgx032"
     assert not records[guid(LEAF)].missing
     tiny.far.answers = True
-    assert all(not one.missing for one in Sweeper("s", clock()).sweep(tiny.fabric))
+    sweeper._walk_at = 0  # a while later
+    again = sweeper.sweep(tiny.fabric)
+    assert sorted((one.guid, one.missing) for one in again) == [
+        (guid(LEAF), False),
+        (guid(CARD), False),
+        (guid(FAR), False),
+    ]
 
 
 def test_when_our_own_link_is_down_nobody_else_is_called_missing(tiny: Tiny) -> None:
@@ -186,15 +246,28 @@ def test_what_has_no_lid_yet_is_known_but_not_counted(tiny: Tiny) -> None:
     assert "no LID" in port.unread["counters"]
 
 
-def test_a_sweep_that_ran_out_of_time_says_so_and_makes_nobody_missing(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sweeper = Sweeper("s", clock(), budget_s=1e-9, refresh_s=1e-9)
-    first = sweeper.sweep(tiny.fabric)
-    assert not any(one.missing for one in first)
-    monkeypatch.setattr(tiny.fabric, "ask", lambda asked, _until: ["late"] * len(asked))
-    with pytest.raises(CollectorError, match="does not answer its own"):
-        sweeper.sweep(tiny.fabric)
+def test_a_sweep_without_time_says_so_and_makes_nobody_missing(tiny: Tiny) -> None:
+    sweeper = Sweeper("s", clock(), budget_s=0.01)
+    sweeper.sweep(tiny.fabric)
+    tiny.fabric.stops = True
+    found = sweeper.sweep(tiny.fabric)
+    assert [one.missing for one in found] == [False] * 3
+    late = tiny.canned.LATE
+    port = ports(found)[guid(LEAF), 2]
+    assert (port.state, port.counters) == (None, {})
+    assert port.unread == {"counters": f"LID 12: {late}", "state": f"LID 12: {late}"}
+
+
+def test_a_first_look_without_time_is_an_error(tiny: Tiny) -> None:
+    tiny.fabric.stops = True
+    with pytest.raises(CollectorError, match="no time left to look at the fabric"):
+        Sweeper("s", clock(), budget_s=0.01).sweep(tiny.fabric)
+
+
+def test_a_port_that_does_not_answer_itself_is_an_error(tiny: Tiny) -> None:
+    tiny.card.answers = False
+    with pytest.raises(CollectorError, match="does not answer its own MADs"):
+        Sweeper("s", clock()).sweep(tiny.fabric)
 
 
 def test_a_link_runs_at_what_both_ends_can_do_and_a_speed_that_was_switched_off_counts(
@@ -203,7 +276,7 @@ def test_a_link_runs_at_what_both_ends_can_do_and_a_speed_that_was_switched_off_
     canned = tiny.canned
     # An HDR adapter under an NDR switch, trained at EDR; and one lane of four.
     tiny.far.ports[1] = canned.port_info(lid=13, width=(3, 3, 1), extended=(2, 7, 2))
-    tiny.leaf.ports[2] = canned.port_info(width=(3, 31, 1), extended=(15, 15, 2))
+    tiny.leaf.ports[2] = canned.port_info(width=(31, 31, 1), extended=(15, 15, 2))
     found = ports(Sweeper("s", clock()).sweep(tiny.fabric))
     for end in ((guid(LEAF), 2), (guid(FAR), 1)):
         port = found[end]

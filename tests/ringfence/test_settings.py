@@ -77,3 +77,17 @@ def test_the_data_folder_follows_the_same_order_and_never_trips_over_itself(
 def test_a_broker_without_a_port_is_one_sentence() -> None:
     with pytest.raises(SettingsError, match="'localhost' is not HOST:PORT"):
         _ = load(None, None, {}, {"kafka": {"bootstrap": "localhost"}}).kafka
+
+
+def test_a_variable_of_a_section_of_two_words_finds_it() -> None:
+    environ = {
+        "RINGFENCE_FABRIC_AGENT_SUBNET": "ib-3",
+        "RINGFENCE_FABRIC_AGENT_INTERVAL_S": "5",
+        "RINGFENCE_AGENT_HOST": "n7",
+        "RINGFENCE_AGENT_": "no name",
+        "RINGFENCE_FABRIC_SUBNET": "no such section",
+        "OTHER_RINGFENCE_AGENT_HOST": "not ours",
+    }
+    sections = load(None, None, environ).sections
+    assert sections["fabric_agent"] == {"subnet": "ib-3", "interval_s": "5"}
+    assert sections["agent"] == {"host": "n7"}

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from collectors.agent import AgentConfig
+from collectors.fabric_agent import FabricAgentConfig
 from evidence.transport import Kafka
 from ringfence.cli import main
 from schedulers.consumer import SchedulerConfig
@@ -19,6 +20,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 CONFIGS = {
     "kafka": Kafka,
     "agent": AgentConfig,
+    "fabric_agent": FabricAgentConfig,
     "worker": WorkerConfig,
     "sink": SinkConfig,
     "scheduler": SchedulerConfig,

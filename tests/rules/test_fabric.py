@@ -184,6 +184,14 @@ def test_a_port_that_was_never_up_is_no_fault(subnet: Subnet) -> None:
     assert subnet.said == []
 
 
+def test_a_device_is_known_from_its_first_full_record_on(subnet: Subnet) -> None:
+    dark = FabricPort(port=30, state="down", physical_state="polling")
+    subnet.sweep(0, dark, partial=True)
+    assert subnet.state.devices == {}
+    subnet.run(10, 600, dark)
+    assert subnet.said == []
+
+
 def test_a_port_that_goes_down_is_watched_and_then_a_fault(subnet: Subnet) -> None:
     subnet.sweep(0)
     subnet.run(10, 420, downlink(7, state="down"))

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,9 +41,12 @@ class BenchError(Exception):
 class Child:
     """A process of ours that is measured: its CPU time, its log, its end."""
 
-    def __init__(self, argv: tuple[str, ...], log: Path) -> None:
+    def __init__(
+        self, argv: tuple[str, ...], log: Path, more: Mapping[str, str] | None = None
+    ) -> None:
         self.log = log
         environment = {name: v for name, v in os.environ.items() if "RINGFENCE" not in name}
+        environment |= more or {}
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 argv,
@@ -60,6 +63,11 @@ class Child:
     def alive(self) -> bool:
         """Whether it still runs."""
         return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def cpu_s(self) -> float:
         """CPU seconds of all its threads so far, to 10 ms; raises BenchError when it is gone."""
@@ -239,10 +247,12 @@ class Rig:
         config.write_text(text, encoding="utf-8")
         return Parts(folder, kafka.bootstrap, config)
 
-    def start(self, argv: tuple[str, ...], name: str) -> Child:
-        """Start a process that ends with the bench."""
+    def start(
+        self, argv: tuple[str, ...], name: str, more: Mapping[str, str] | None = None
+    ) -> Child:
+        """Start a process that ends with the bench; ``more`` is added to its environment."""
         self._children += 1
-        child = Child(argv, self.folder / f"{self._children:02d}-{name}.log")
+        child = Child(argv, self.folder / f"{self._children:02d}-{name}.log", more)
         self._held.callback(child.stop)
         return child
 

@@ -1,246 +1,176 @@
-"""The node agent: reads every collector of this node in turn and ships what they return.
+"""The node agent: reads every collector of this node when it is due and ships what it returns.
 
-A collector that fails or has no source is said once and never stops the others.
+Between reads the process sleeps: a collector's descriptor, its own time, or a thread of its that
+has something ends the sleep. A collector that fails or has no source is said once, left alone for
+longer and longer, and never stops the others.
 """
 
 import dataclasses
 import logging
-import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterable
+from functools import partial
 
 from msgspec import Struct
 
-from collectors.collector import Collector
-from collectors.gpu import NvmlCollector, RecordingCollector
-from collectors.inventory import InventoryCollector, Place
-from collectors.kernel import FileCollector, KmsgCollector
-from collectors.nccl import NcclCollector
-from collectors.nccl_pattern import matcher
+from collectors.config import AgentConfig
+from collectors.doctor import Finding, examine
+from collectors.metrics import Metrics, Server
+from collectors.notify import Notifier
+from collectors.registry import GpuCollector, gpu_sources, node_of, sources_of
 from collectors.ship import Shipper
 from collectors.source import Source
-from evidence.transport import Kafka
+from collectors.spool import SpoolInUseError
+from collectors.waiting import Waiter
 
-__all__ = ["AgentConfig", "once", "run"]
+__all__ = ["AgentConfig", "Chores", "Finding", "SpoolInUseError", "once", "rounds", "run"]
 
 _LOG = logging.getLogger(__name__)
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-#: Pauses between rounds: short while records come, so that an event is followed closely; longer
-#: when all is calm (a round then costs a few system calls).
-_BUSY_PAUSE_S = 0.005
-_CALM_PAUSE_S = 0.02
-_CALM_AFTER_S = 1.0
-#: How long the end of the process waits for Kafka.
+#: Sleep at most so long: a stop that no signal tells is then seen.
+_LONGEST_WAIT_S = 0.5
+#: How long the end of the process waits for Kafka; systemd's and Kubernetes' patience is longer.
 _FLUSH_S = 5.0
 _REPORT_S = 300.0
 #: Rounds without a record that end `once`: an event of several lines may wait for one more look.
 _QUIET_ROUNDS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """What one node's agent reads and where it ships it.
-
-    ``host`` None is the machine's hostname, ``boot_id`` None the running kernel's. ``state_dir``
-    keeps the cursors; None keeps none, and every start reads its files anew. ``nccl_paths`` are
-    patterns such as ``/var/log/train/{job}/{host}-{rank}.log``; what ``nccl_job`` (empty: the
-    communicator's id), ``nccl_attempt`` and ``nccl_trust_host`` mean, `collectors.nccl` says.
-    ``gpu_source`` ``recording`` reads ``gpu_recording``, an NDJSON file of GpuTick.
-    """
-
-    kafka: Kafka
-    host: str | None = None
-    boot_id: str | None = None
-    kmsg: bool = True
-    kernel_files: tuple[Path, ...] = ()
-    nccl_paths: tuple[str, ...] = ()
-    nccl_job: str = ""
-    nccl_attempt: int = 0
-    nccl_trust_host: bool = False
-    gpu_source: Literal["nvml", "recording", "none"] = "nvml"
-    gpu_recording: Path | None = None
-    gpu_interval_s: float = 1.0
-    gpu_frame_ticks: int = 5
-    gpu_deadline_s: float = 0.8
-    state_dir: Path | None = None
-    backlog_bytes: int = 64 << 20
-    rack: str | None = None
-    leaf: str | None = None
-    pool: str | None = None
-    nvlink_domain: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot work; raises ValueError with one sentence."""
-        if self.gpu_source == "recording" and self.gpu_recording is None:
-            raise ValueError("gpu_source is recording, but gpu_recording names no file")
-        for pattern in self.nccl_paths:
-            matcher(pattern)
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """What every collector of one node is built from."""
-
-    config: AgentConfig
-    host: str
-    boot_id: str | None
-    clock: Callable[[], datetime]
-
-    def state(self, name: str) -> Path | None:
-        """A file or folder for cursors; None when none are kept."""
-        return None if self.config.state_dir is None else self.config.state_dir / name
+_ONCE_PAUSE_S = 0.01
 
 
 def run(config: AgentConfig, stop: threading.Event) -> None:
-    """Collect and ship until ``stop`` is set; then send what is left and return."""
-    node = _node(config)
-    sources = _sources(node)
+    """Collect and ship until ``stop`` is set; then send what is left and return.
+
+    Raises SpoolInUseError when another agent has this one's state folder.
+    """
+    node = node_of(config)
     shipper = Shipper(
-        config.kafka, client_id=f"ringfence-agent-{node.host}", max_bytes=config.backlog_bytes
+        config.kafka,
+        client_id=f"ringfence-agent-{node.host}",
+        host=node.host,
+        max_bytes=config.backlog_bytes,
+        spool=node.state("spool.sqlite"),
+        spool_bytes=config.spool_bytes,
     )
-    names = ", ".join(sorted({source.collector.name for source in sources}))
+    node = dataclasses.replace(node, skew_s=lambda: shipper.clock_skew_s)
+    sources = sources_of(node)
+    metrics = Metrics(node.host, sources, shipper)
+    server = Server.start(config.metrics_listen, metrics)
+    names = ", ".join(sorted({source.name for source in sources}))
     _LOG.info("agent of %s ships %s to %s", node.host, names, config.kafka.bootstrap)
-    busy_until = report_at = 0.0
+    notifier = Notifier()
+    notifier.ready(f"ships {names}")
+    try:
+        with Waiter() as waiter:
+            rounds(sources, shipper, waiter, Chores(sources, shipper, metrics, notifier), stop)
+        notifier.stopping()
+        _finish(sources, shipper)
+    finally:
+        if server is not None:
+            server.close()
+
+
+class Chores:
+    """What the loop does beside collecting: say that it lives, and report now and then."""
+
+    def __init__(
+        self, sources: list[Source], shipper: Shipper, metrics: Metrics, notifier: Notifier
+    ) -> None:
+        self._sources = sources
+        self._shipper = shipper
+        self._metrics = metrics
+        self._notifier = notifier
+        self._report_at = 0.0
+        self._alive_at = 0.0
+
+    def __call__(self, now: float) -> float:
+        """Do what is due; return when the next of it is."""
+        self._metrics.alive_at = now
+        if now >= self._report_at:
+            self._report_at = now + _REPORT_S
+            _report(self._sources, self._shipper)
+        if self._notifier.watchdog_s is None:
+            return self._report_at
+        if now >= self._alive_at:
+            self._alive_at = now + self._notifier.watchdog_s
+            self._notifier.alive()
+        return min(self._report_at, self._alive_at)
+
+
+def rounds(
+    sources: list[Source],
+    shipper: Shipper,
+    waiter: Waiter,
+    chores: Chores,
+    stop: threading.Event,
+) -> None:
+    """Ship what is due, sleep until something is, until ``stop`` is set."""
+    for source in sources:
+        if hasattr(source.collector, "on_ready"):
+            source.collector.on_ready = partial(_poke, source, waiter)
+    readable: set[int] = set()
+    watched: dict[int, Source] = {}
     while not stop.is_set():
         now = time.monotonic()
-        if sum(source.ship(shipper, now) for source in sources):
-            busy_until = now + _CALM_AFTER_S
-        if now >= report_at:
-            report_at = now + _REPORT_S
-            _report(sources, shipper)
-        stop.wait(_BUSY_PAUSE_S if now < busy_until else _CALM_PAUSE_S)
-    _finish(sources, shipper)
+        for number in readable:
+            watched[number].poked = True
+        for source in sources:
+            if source.due_at(now) <= now:
+                source.ship(shipper, now)
+        next_at = min(chores(now), now + _LONGEST_WAIT_S)
+        now = time.monotonic()
+        watched.clear()
+        for source in sources:
+            next_at = min(next_at, source.due_at(now))
+            descriptor = source.descriptor(now)
+            if descriptor is not None:
+                watched[descriptor] = source
+        readable = waiter.wait(next_at - now, watched)
 
 
-def once(config: AgentConfig) -> list[Struct]:
-    """Return one round of records, without Kafka and without looking at or moving a cursor.
+def _poke(source: Source, waiter: Waiter) -> None:
+    source.poked = True
+    waiter.wake()
 
-    Files are read to their end and one tick of the GPUs is taken; it takes as long as that tick.
+
+def once(config: AgentConfig) -> tuple[list[Struct], list[Finding]]:
+    """Return one round of records, and how each collector fares on this node.
+
+    It needs no Kafka and neither looks at nor moves a cursor. Files are read to their end and one
+    tick of the GPUs is taken; it takes as long as that tick.
     """
-    sources = _sources(_node(dataclasses.replace(config, state_dir=None)))
-    found: list[Struct] = []
+    node = node_of(dataclasses.replace(config, state_dir=None))
+    sources = sources_of(node)
+    found: dict[str, list[Struct]] = {source.name: [] for source in sources}
     ends_at = time.monotonic() + config.gpu_deadline_s + _FLUSH_S
     quiet = 0
     try:
         while quiet < _QUIET_ROUNDS and time.monotonic() < ends_at:
-            new = [record for source in sources for record in source.take(time.monotonic())]
-            found += new
+            new = 0
+            for source in sources:
+                taken = source.take(time.monotonic())
+                found[source.name] += taken
+                new += len(taken)
             quiet = 0 if new or not _settled(sources) else quiet + 1
-            time.sleep(_BUSY_PAUSE_S)
+            time.sleep(_ONCE_PAUSE_S)
         for source in sources:
-            found += source.rest()
+            found[source.name] += source.rest()
+        findings = examine(node, sources, found)
     finally:
         for source in sources:
             source.collector.close()
-    return found
-
-
-def _node(config: AgentConfig) -> _Node:
-    boot_id = config.boot_id
-    if boot_id is None and _BOOT_ID.exists():
-        boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
-    return _Node(config, config.host or socket.gethostname(), boot_id, lambda: datetime.now(UTC))
-
-
-def _sources(node: _Node) -> list[Source]:
-    """Build what the configuration asks for, from the registry of what there is."""
-    gpu = _GPU[node.config.gpu_source](node)
-    sources = [
-        Source(collector, node.host, patient=patient)
-        for build, patient in _COLLECTORS.values()
-        if (collector := build(node)) is not None
-    ]
-    if gpu is not None:
-        sources.append(Source(gpu, node.host, patient=node.config.gpu_source == "recording"))
-    place = Place(
-        rack=node.config.rack,
-        leaf=node.config.leaf,
-        pool=node.config.pool,
-        nvlink_domain=node.config.nvlink_domain,
-    )
-    inventory = InventoryCollector(node.host, node.boot_id, gpu, node.clock, place)
-    return [*sources, Source(inventory, node.host, patient=False)]
-
-
-def _kmsg(node: _Node) -> Collector | None:
-    if not node.config.kmsg:
-        return None
-    return KmsgCollector(node.host, node.boot_id or "", node.state("kmsg.json"), clock=node.clock)
-
-
-def _kernel_files(node: _Node) -> Collector | None:
-    if not node.config.kernel_files:
-        return None
-    return FileCollector(
-        node.host, list(node.config.kernel_files), node.state("kernel"), node.clock
-    )
-
-
-def _nccl(node: _Node) -> Collector | None:
-    if not node.config.nccl_paths:
-        return None
-    return NcclCollector(
-        list(node.config.nccl_paths),
-        node.config.nccl_job,
-        node.host,
-        node.state("nccl"),
-        node.clock,
-        attempt=node.config.nccl_attempt,
-        trust_host=node.config.nccl_trust_host,
-    )
-
-
-def _nvml(node: _Node) -> NvmlCollector:
-    return NvmlCollector(
-        node.host,
-        node.boot_id,
-        node.clock,
-        deadline_s=node.config.gpu_deadline_s,
-        frame_ticks=node.config.gpu_frame_ticks,
-        interval_s=node.config.gpu_interval_s,
-    )
-
-
-def _recording(node: _Node) -> RecordingCollector:
-    assert node.config.gpu_recording is not None
-    return RecordingCollector(
-        node.host,
-        node.config.gpu_recording,
-        node.boot_id,
-        node.clock,
-        frame_ticks=node.config.gpu_frame_ticks,
-        interval_s=node.config.gpu_interval_s,
-        cursor_file=node.state("gpu-recording.json"),
-    )
-
-
-#: Where log lines come from, and whether that place keeps what is not read yet. The kernel's ring
-#: does not: what it overwrites is gone.
-_COLLECTORS: dict[str, tuple[Callable[[_Node], Collector | None], bool]] = {
-    "kmsg": (_kmsg, False),
-    "kernel-files": (_kernel_files, True),
-    "nccl": (_nccl, True),
-}
-
-#: Where GPU ticks come from.
-_GPU: dict[str, Callable[[_Node], NvmlCollector | RecordingCollector | None]] = {
-    "nvml": _nvml,
-    "recording": _recording,
-    "none": lambda _node: None,
-}
+    return [record for records in found.values() for record in records], findings
 
 
 def _settled(sources: list[Source]) -> bool:
-    """Whether the GPUs have been seen, or are known not to be there."""
-    gpus = [source.collector for source in sources if isinstance(source.collector, NvmlCollector)]
-    return all(gpu.latest is not None or gpu.absent for gpu in gpus)
+    """Whether what answers on a thread, or from a child process, has answered."""
+    gpus = all(gpu.latest is not None or gpu.absent for gpu in gpu_sources(sources))
+    return gpus and not any(
+        not getattr(source.collector, "settled", True)
+        or getattr(source.collector, "busy", False)
+        or (source.name == "journal" and not source.records and source.attempts.unavailable is None)
+        for source in sources
+    )
 
 
 def _finish(sources: list[Source], shipper: Shipper) -> None:
@@ -248,7 +178,7 @@ def _finish(sources: list[Source], shipper: Shipper) -> None:
     for source in sources:
         source.ship(shipper, now)
         # Held-back lines are read again at the next start; ticks of the GPUs are not.
-        if isinstance(source.collector, NvmlCollector | RecordingCollector):
+        if isinstance(source.collector, GpuCollector):
             source.send(shipper, source.rest(), now)
     left = shipper.close(_FLUSH_S)
     for source in sources:
@@ -258,8 +188,8 @@ def _finish(sources: list[Source], shipper: Shipper) -> None:
         _LOG.warning("%d records were not in Kafka when the agent ended", left)
 
 
-def _report(sources: list[Source], shipper: Shipper) -> None:
-    read = ", ".join(f"{one.collector.name} {one.records}" for one in sources)
+def _report(sources: Iterable[Source], shipper: Shipper) -> None:
+    read = ", ".join(f"{one.name} {one.records}" for one in sources)
     errors = sum(source.errors for source in sources)
     lost = sum(source.lost for source in sources)
     _LOG.info(

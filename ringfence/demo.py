@@ -207,7 +207,7 @@ def _start(supervisor: Supervisor, parts: Parts, incident: Incident, folder: Pat
         argv = own.agent(
             "--host", node.host, "--no-kmsg", "--kernel-file", str(incident.kernel_log(node)),
             "--nccl", incident.rank_logs(node), "--gpu", "recording",
-            "--gpu-recording", str(incident.gpu_recording(node)),
+            "--gpu-recording", str(incident.gpu_recording(node)), "--metrics-listen", "",
         )  # fmt: skip
         supervisor.start(f"agent-{node.host}", argv)
 

@@ -12,8 +12,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from evidence.decisions import Ack, Command, Domain, Status, Verdict
+from ringfence import next_steps
 
 if TYPE_CHECKING:
+    from collectors.doctor import Finding
     from ringfence.triage import Triage
     from warehouse.why import Why
 
@@ -22,6 +24,7 @@ __all__ = [
     "as_json_line",
     "command",
     "domain",
+    "findings",
     "headline",
     "one_line",
     "screen",
@@ -77,6 +80,22 @@ def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]
     console.print(grid)
 
 
+def findings(console: Console, found: Iterable["Finding"]) -> None:
+    """How each collector of a node fares, and what it lacks there."""
+    rows = [
+        (
+            one.name,
+            one.state if one.required or one.state == "ok" else f"{one.state} (optional)",
+            one.reason,
+            "; ".join(f"{need.what}: {'yes' if need.has else 'NO'}" for need in one.needs),
+            f"{one.took_ms:.1f}",
+            one.records,
+        )
+        for one in found
+    ]
+    table(console, ("collector", "state", "reason", "needs", "ms", "records"), rows)
+
+
 def domain(part: Domain) -> str:
     """A domain as one would say it: ``gpu 0000:3b:00 on node7 (GPU-..., serial ...)``."""
     name = part.id.partition(":")[0]
@@ -127,6 +146,9 @@ def verdict(console: Console, one: Verdict) -> None:
             ", ..." if len(one.victims) > _VICTIMS_SHOWN else ""))  # fmt: skip
     for missing in one.missing:
         _say(console, f"would settle it: {missing}")
+    for step in next_steps.of(one):
+        on = f" on {step.on}" if step.on else ""
+        _say(console, f"run{on}: {step.command}  # {step.why}")
 
 
 def command(console: Console, one: Command) -> None:

@@ -5,6 +5,7 @@ import logging
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -69,22 +70,54 @@ def up(context: Front, bootstrap: str | None, agent: bool, program: str | None) 
 @click.command()
 @BOOTSTRAP
 @click.option("--host", help="Name of this node (default: its hostname).")
-@click.option("--once", is_flag=True, help="One round without Kafka: print it and exit.")
-@click.option("--kmsg/--no-kmsg", default=None, help="Read /dev/kmsg.")
+@click.option("--once", is_flag=True, help="One round: print it, say what is missing, and exit.")
+@click.option(
+    "--kernel", "kernel_source", help="Where kernel messages come from: kmsg, journal, none."
+)
+@click.option("--kmsg/--no-kmsg", default=None, help="Short for --kernel kmsg and --kernel none.")
+@click.option("--journal-directory", help="Read the journal of this folder.")
 @click.option("--kernel-file", "kernel_files", multiple=True, help="Follow a kernel log file.")
 @click.option("--nccl", "nccl_paths", multiple=True, help="Pattern of NCCL logs ({job} {rank}).")
-@click.option("--gpu", "gpu_source", help="Where GPU snapshots come from: nvml, recording, none.")
+@click.option(
+    "--nccl-flight-recorder",
+    "nccl_flight_recorder",
+    multiple=True,
+    help="Pattern of PyTorch's flight-recorder dumps.",
+)
+@click.option("--nccl-ras", metavar="HOST:PORT", help="Where NCCL's RAS service listens.")
+@click.option(
+    "--gpu",
+    "--gpu.source",
+    "gpu_source",
+    help="Where GPU snapshots come from: nvml, dcgm, recording, none.",
+)
+@click.option("--dcgm-url", "--gpu.dcgm-url", "dcgm_url", help="Page of a dcgm-exporter.")
 @click.option("--gpu-recording", help="File of recorded snapshots.")
+@click.option(
+    "--fabric-sysfs/--no-fabric-sysfs", default=None, help="Read this node's adapters from sysfs."
+)
+@click.option("--metrics-listen", help="HOST:PORT of the Prometheus metrics; empty: none.")
 @click.option("--rack", help="Rack of this node.")
 @click.option("--pool", help="Pool of this node.")
+@click.option("--rack-file", help="File of lines: host, rack, leaf, pool, NVLink domain.")
+@click.option("--rack-pattern", help="Regular expression of host names with (?P<rack>...).")
+@click.option("--label-file", help='File of key="value" labels of this node.')
 @JSON
 @click.pass_obj
 def agent(
-    context: Front, /, bootstrap: str | None, once: bool, as_json: bool, **flags: object
+    context: Front,
+    /,
+    bootstrap: str | None,
+    once: bool,
+    kmsg: bool | None,
+    as_json: bool,
+    **flags: object,
 ) -> None:
     """Collect what this node says about itself and ship it."""
     module = need("collectors.agent", "agent")
     flags = {name: value for name, value in flags.items() if value not in (None, ())}
+    if kmsg is not None:
+        flags.setdefault("kernel_source", "kmsg" if kmsg else "none")
     settings = context.settings(kafka={"bootstrap": bootstrap}, agent=flags)
     config = build(
         settings,
@@ -94,10 +127,26 @@ def agent(
         state_dir=settings.sections["agent"].get("state_dir", settings.data / "agent"),
     )
     if once:
-        for record in module.once(config):
-            click.echo(show.as_json_line(record) if as_json else show.one_line(record))
+        _examine(module, config, ask=bootstrap is not None, as_json=as_json)
         return
-    module.run(config, stop_event())
+    with one_sentence(module.SpoolInUseError):
+        module.run(config, stop_event())
+
+
+def _examine(module: ModuleType, config: Any, *, ask: bool, as_json: bool) -> None:  # noqa: ANN401
+    """Print one round of records and how each collector fares; exit 1 where one is missing."""
+    records, findings = module.once(config)
+    if ask:
+        findings.append(need("collectors.doctor", "agent").ask_kafka(config.kafka))
+    for record in records:
+        click.echo(show.as_json_line(record) if as_json else show.one_line(record))
+    if as_json:
+        last = {"schema": "doctor/1", "doctor": [one.as_json() for one in findings]}
+        click.echo(json.dumps(last, ensure_ascii=False))
+    else:
+        show.findings(show.screen(), findings)
+    if not all(one.good for one in findings):
+        sys.exit(FAULT)
 
 
 @click.command()

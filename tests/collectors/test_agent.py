@@ -46,7 +46,8 @@ def record_ticks(path: Path, *ticks: GpuTick) -> None:
 
 
 def config(kafka: Kafka, **settings: Any) -> AgentConfig:
-    settings = {"host": HOST, "boot_id": "boot-9", "kmsg": False, "gpu_source": "none"} | settings
+    quiet = {"kernel_source": "none", "gpu_source": "none", "metrics_listen": ""}
+    settings = {"host": HOST, "boot_id": "boot-9"} | quiet | settings
     return AgentConfig(kafka=kafka, **settings)
 
 
@@ -104,7 +105,7 @@ def test_one_round_needs_no_kafka_and_moves_no_cursor(node: Any, tmp_path: Path)
         rack="r01",
     )
     for _ in range(2):
-        found = once(settings)
+        found, _ = once(settings)
         kernel = [one for one in found if isinstance(one, KernelRecord)]
         assert [(one.kind, one.code, one.pci) for one in kernel] == [
             (KernelKind.XID, 79, "0000:9b:00")

@@ -1,12 +1,16 @@
 """The node's inventory, as ticks show it."""
 
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collectors.hca import beside, read_hcas
-from collectors.inventory import InventoryCollector, Place, inventory_from
+from collectors.inventory import InventoryCollector, inventory_from
+from collectors.peers import Peer, Peers
+from collectors.place import Place
 from evidence.records import (
     GpuIdentity,
     GpuSnapshot,
@@ -14,6 +18,7 @@ from evidence.records import (
     GpuTick,
     HcaIdentity,
     InventoryRecord,
+    MigInstance,
 )
 
 AT = datetime(2026, 7, 4, 12, tzinfo=UTC)
@@ -32,8 +37,22 @@ def ticked(*gpus: GpuSnapshot, error: int | None = None) -> GpuTick:
     return GpuTick(at=AT, gpus=gpus, error=error)
 
 
-def collector(source: Source | None, place: Place | None = None) -> InventoryCollector:
-    return InventoryCollector("n1", "boot-1", source, lambda: AT, place, sysfs=Path("/nowhere"))
+class Now:
+    """The monotonic clock; `later` is long enough for a look around."""
+
+    def __init__(self) -> None:
+        self.now = 500.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def later(self) -> None:
+        self.now += 60.0
+
+
+def collector(source: Source | None, place: Place | None = None, **more: Any) -> InventoryCollector:
+    given: dict[str, Any] = {"sysfs": Path("/nowhere")} | more
+    return InventoryCollector("n1", "boot-1", source, lambda: AT, lambda: place or Place(), **given)
 
 
 #: Host bridge, bridge, switch port, device: two boards with a GPU and adapters each.
@@ -145,6 +164,96 @@ def test_a_node_without_gpus_still_has_a_place() -> None:
     for source in (None, Source(absent=True)):
         (record,) = collector(source, Place(rack="r1")).read()
         assert (record.gpus, record.rack) == ((), "r1")
+
+
+def test_a_swapped_card_is_a_change() -> None:
+    source = Source(ticked(A, B))
+    inventory = collector(source)
+    (first,) = inventory.read()
+    swapped = GpuSnapshot(**{**_fields(A), "uuid": "GPU-new", "serial": "S-new"})
+    source.latest = ticked(swapped, B)
+    (second,) = inventory.read()
+    assert [(gpu.index, gpu.pci, gpu.uuid) for gpu in second.gpus] == [
+        (0, "0000:1b:00", "GPU-new"),
+        (1, "0000:43:00", "GPU-b"),
+    ]
+    assert second.id != first.id
+
+
+def test_mig_instances_are_named_and_a_card_that_is_lost_keeps_its() -> None:
+    split = (MigInstance(gi=1, ci=0, uuid="MIG-1", profile="3g.40gb"),)
+    source = Source(ticked(A, B))
+    inventory = collector(source)
+    list(inventory.read())
+    source.latest = ticked(GpuSnapshot(**{**_fields(A), "mig": split}), B)
+    (found,) = inventory.read()
+    assert [gpu.mig for gpu in found.gpus] == [split, ()]
+    source.latest = ticked(GpuSnapshot(**{**_fields(A), "status": GpuStatus.LOST}), B)
+    assert list(inventory.read()) == []
+    source.latest = ticked(A, B)
+    (found,) = inventory.read()
+    assert [gpu.mig for gpu in found.gpus] == [(), ()]
+
+
+def test_nvml_down_is_no_change_and_what_else_changes_is_still_told() -> None:
+    now, place = Now(), [Place(rack="r1")]
+    source = Source(ticked(A))
+    inventory = InventoryCollector(
+        "n1", None, source, lambda: AT, lambda: place[0], Path("/nowhere"), monotonic=now
+    )
+    list(inventory.read())
+    source.latest = ticked(error=9)
+    place[0] = Place(rack="r2")
+    assert list(inventory.read()) == []
+    now.later()
+    (found,) = inventory.read()
+    assert ([gpu.uuid for gpu in found.gpus], found.rack) == (["GPU-a"], "r2")
+
+
+def test_a_clock_that_is_wrong_by_a_second_is_told_and_small_moves_are_not() -> None:
+    now, skew = Now(), [0.4]
+    inventory = collector(None, skew_s=lambda: skew[0], monotonic=now)
+    told = []
+    for skew[0] in (0.4, 0.9, -1.2, -1.5, -1.8, -0.7, -0.4, 0.9):
+        told += [one.clock_skew_ms for one in inventory.read()]
+        now.later()
+    assert told == [None, -1200, -1800, -700, None]
+
+
+def test_a_peer_is_told_when_it_becomes_known(sysfs: Path) -> None:
+    (sysfs / "class/infiniband/mlx5_0/ports/1/link_layer").write_text("InfiniBand\n")
+    answer, ready = threading.Event(), threading.Event()
+
+    def ask(_device: str, _port: int) -> Peer:
+        answer.wait(60)
+        return ("0x98039b0300c1d2e0", 21, "leaf-r1")
+
+    inventory = collector(None, sysfs=sysfs, peers=Peers(ask, sysfs))
+    inventory.on_ready = ready.set
+    (first,) = inventory.read()
+    assert first.hcas[0].switch_guid is None
+    answer.set()
+    assert ready.wait(20)
+    (second,) = inventory.read()
+    hca = second.hcas[0]
+    assert (hca.switch_guid, hca.switch_port, hca.switch_name) == (
+        "0x98039b0300c1d2e0",
+        21,
+        "leaf-r1",
+    )
+    inventory.close()
+
+
+def test_it_is_due_at_once_when_there_is_a_tick_it_has_not_seen() -> None:
+    now, source = Now(), Source()
+    inventory = collector(source, monotonic=now)
+    assert inventory.next_due(now()) > now()
+    source.latest = ticked(A)
+    assert inventory.next_due(now()) <= now()
+    list(inventory.read())
+    assert inventory.next_due(now()) > now()
+    source.absent, source.latest = True, None
+    assert inventory.next_due(now()) <= now()
 
 
 def _fields(gpu: GpuSnapshot) -> dict[str, object]:

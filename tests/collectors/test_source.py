@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_missing_source_is_said_once_and_asked_slowly(
     lines = Lines(Unavailable("/dev/kmsg is not there"), Unavailable("/dev/kmsg is not there"))
     source = Source(lines, "n5", patient=True)
     with caplog.at_level(logging.WARNING):
-        taken = [source.take(now) for now in (0.0, 0.5, 1.0, 1.5, 2.0)]
+        taken = [source.take(now) for now in (0.0, 0.5, 1.0, 2.5, 3.0)]
     assert taken == [[]] * 5
     assert lines.reads == 3
     assert caplog.messages == ["kernel: /dev/kmsg is not there"]
@@ -85,7 +86,7 @@ def test_a_collector_that_fails_is_counted_and_tried_again(
     lines = Lines(ValueError("odd"), ValueError("odd"), [line(1)])
     source = Source(lines, "n5", patient=True)
     with caplog.at_level(logging.WARNING):
-        taken = [source.take(now) for now in (0.0, 0.5, 1.0, 2.0)]
+        taken = [source.take(now) for now in (0.0, 0.5, 1.0, 3.0)]
     assert taken == [[], [], [], [line(1)]]
     assert (source.errors, source.records) == (2, 1)
     assert caplog.messages == ["kernel: ValueError: odd"]
@@ -164,3 +165,45 @@ def test_a_cursor_that_cannot_be_kept_does_not_stop_the_reading(kafka: Kafka) ->
     assert source.ship(shipper, 11.0) == 1
     assert source.errors == 1
     shipper.close(0)
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Wait for another thread; the test's own time limit ends it."""
+    while not reached():
+        time.sleep(0.002)
+
+
+def test_a_cursor_moves_when_the_disk_has_the_records(tmp_path: Path) -> None:
+    spool = tmp_path / "spool.sqlite"
+    shipper = Shipper(Kafka(bootstrap="127.0.0.1:1"), spool=spool, spool_after_s=0.05)
+    lines = Lines([line(1), line(2)])
+    source = Source(lines, "n5", patient=False)
+    source.ship(shipper, 10.0)
+    until(lambda: not source._under_way)
+    source.ship(shipper, 10.6)
+    assert (lines.saves, shipper.spooled[0], shipper.pending) == (1, 2, 2)
+    assert shipper.close(0) == 0
+
+
+def test_a_stream_that_never_ends_is_held_for_a_moment_so_that_its_cursor_can_move(
+    tmp_path: Path,
+) -> None:
+    shipper = Shipper(Kafka(bootstrap="127.0.0.1:1"), spool=tmp_path / "spool.sqlite")
+    lines = Lines(*([line(seq)] for seq in range(400)))
+    source = Source(lines, "n5", patient=False)
+    now = 10.0
+    while not lines.saves:
+        source.ship(shipper, now)
+        now += 0.05
+        time.sleep(0.005)
+    assert 40 <= lines.reads < 390
+    assert shipper.close(0) == 0
+
+
+def test_a_stream_is_read_on_when_nothing_makes_its_records_safe(away: Shipper) -> None:
+    lines = Lines(*([line(seq)] for seq in range(200)))
+    source = Source(lines, "n5", patient=False)
+    for tenth in range(100):
+        source.ship(away, 10.0 + tenth / 10)
+    assert 80 < lines.reads < 100
+    assert lines.saves == 0

@@ -31,7 +31,7 @@ class Up:
         policy.write_text('isolation.mode = { value = "enforce", why = "w", source = "s" }\n')
         config.write_text(
             f'[worker]\npolicy = "{policy}"\n'
-            f'[agent]\nhost = "solo"\nkmsg = false\nkernel_files = ["{self.kernel}"]\n'
+            f'[agent]\nhost = "solo"\nkernel_source = "none"\nkernel_files = ["{self.kernel}"]\n'
             'gpu_source = "none"\n[sink]\nflush_s = 0.5\n'
         )
         program = folder / "drain"

@@ -5,6 +5,7 @@ consumer's hands. Every command is answered by an ack, so that the outbox emptie
 """
 
 import json
+import math
 import random
 import threading
 import time
@@ -18,7 +19,7 @@ from figure import Figure, quantile
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from rig import BenchError, Rig
 
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from evidence.decisions import Ack, AckStatus, Command
 from evidence.identity import digest
 from evidence.topics import CLUSTER_KEY
@@ -112,7 +113,7 @@ class _Watch:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        self.shipper = Shipper(kafka, client_id="bench")
+        self.shipper = Shipper(kafka, client_id="bench", burst=math.inf)
         self._producer = KafkaProducer(**kafka.client(), acks="all", linger_ms=0)
         self._consumer = KafkaConsumer(**kafka.client(), fetch_max_wait_ms=100)
         self._place = TopicPartition(kafka.topic("isolation.commands"), 0)

@@ -21,7 +21,7 @@ from typing import IO, Any, Self
 import load_gpu
 from kafka import KafkaProducer, TopicPartition
 
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from evidence.transport import Kafka
 from evidence.wire import encode
 from ringfence.cluster import ensure_topics

@@ -19,9 +19,9 @@ from collectors.doctor import Finding, examine
 from collectors.metrics import Metrics, Server
 from collectors.notify import Notifier
 from collectors.registry import GpuCollector, gpu_sources, node_of, sources_of
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
+from collectors.shipping.spool import SpoolInUseError
 from collectors.source import Source
-from collectors.spool import SpoolInUseError
 from collectors.waiting import Waiter
 
 __all__ = ["AgentConfig", "Chores", "Finding", "SpoolInUseError", "once", "rounds", "run"]
@@ -185,7 +185,7 @@ def _finish(sources: list[Source], shipper: Shipper) -> None:
         source.finish(now)
     _report(sources, shipper)
     if left:
-        _LOG.warning("%d records were not in Kafka when the agent ended", left)
+        _LOG.warning("%d records were neither in Kafka nor in the spool when the agent ended", left)
 
 
 def _report(sources: Iterable[Source], shipper: Shipper) -> None:

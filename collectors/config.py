@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from collectors.nccl_pattern import matcher
-from collectors.place import PLACES
+from collectors.nccl.pattern import matcher
+from collectors.node.place import PLACES
 from evidence.transport import Kafka
 
 __all__ = ["AgentConfig", "listen_address"]
@@ -29,7 +29,7 @@ class AgentConfig:
     ``nccl_ras`` is ``HOST:PORT``. ``mlxlink_files`` are patterns of its JSON output,
     ``mlxlink_program`` is run for every adapter. What is not in Kafka waits in memory
     (``backlog_bytes``) and, with a ``state_dir``, on disk (``spool_bytes``). What ``rack_file``,
-    ``rack_pattern`` and ``label_file`` look like, `collectors.place` says.
+    ``rack_pattern`` and ``label_file`` look like, `collectors.node.place` says.
     """
 
     kafka: Kafka

@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 from msgspec import Struct
 
-from collectors.nccl_pattern import find, matcher
+from collectors.nccl.pattern import find, matcher
 from collectors.registry import GpuCollector, Node, is_required
 from collectors.source import Source
 from evidence.records import GpuStatus

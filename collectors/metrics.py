@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from collectors.config import listen_address
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from collectors.source import Source
 
 __all__ = ["Metrics", "Server"]

@@ -11,19 +11,19 @@ from pathlib import Path
 
 from collectors.collector import Collector
 from collectors.config import AgentConfig
-from collectors.dcgm import DcgmCollector
-from collectors.fabric_sysfs import SysfsFabricCollector
-from collectors.flight_recorder import FlightRecorderCollector
+from collectors.fabric.mad import peer_of
+from collectors.fabric.mlxlink import MlxlinkCollector
+from collectors.fabric.sysfs import SysfsFabricCollector
 from collectors.gpu import NvmlCollector, RecordingCollector
-from collectors.inventory import InventoryCollector, TickSource
+from collectors.gpu.dcgm import DcgmCollector
 from collectors.kernel import FileCollector, KmsgCollector
-from collectors.kernel_journald import JournalCollector
-from collectors.mad import peer_of
-from collectors.mlxlink import MlxlinkCollector
+from collectors.kernel.journald import JournalCollector
 from collectors.nccl import NcclCollector
-from collectors.nccl_ras import RasCollector
-from collectors.peers import Peers
-from collectors.place import Place, PlaceFinder
+from collectors.nccl.flight_recorder import FlightRecorderCollector
+from collectors.nccl.ras import RasCollector
+from collectors.node.inventory import InventoryCollector, TickSource
+from collectors.node.peers import Peers
+from collectors.node.place import Place, PlaceFinder
 from collectors.source import Source
 
 __all__ = ["GpuCollector", "Node", "gpu_sources", "is_required", "node_of", "sources_of"]

@@ -6,6 +6,7 @@ set -euo pipefail
 packages=(
     gcc libc6-dev                          # the stand-in of libnvidia-ml
     ibsim-utils infiniband-diags opensm    # the fabric
+    openssl                                # certificates of a broker that speaks TLS
     systemd systemd-journal-remote         # journalctl, a writer of journal files, systemd-analyze
 )
 

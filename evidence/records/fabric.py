@@ -37,7 +37,7 @@ class FabricPort(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One port of a switch or HCA, as read: counters are raw and never cleared by us.
 
     Counters are named as the kernel names them in sysfs (`symbol_error`, see
-    collectors/fabric_counters.py), whatever they were read from. ``saturated`` names those that
+    collectors/fabric/counters.py), whatever they were read from. ``saturated`` names those that
     stand at their maximum and so tell nothing; ``reset`` is set when a counter fell since the
     last sweep (somebody cleared it, or the device restarted). ``unread`` has the reason of what
     could not be read. ``rate_max_gbps`` and ``width_max`` are what the port could do.

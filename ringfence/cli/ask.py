@@ -21,7 +21,7 @@ _PARSERS = {
     "kernel": "collectors.kernel",
     "nccl": "collectors.nccl",
     "gpu": "collectors.nvidia_smi",
-    "fabric": "collectors.fabric_text",
+    "fabric": "collectors.fabric.text",
 }
 #: The kinds whose input may hold no record and yet be right: a fabric without errors.
 _OF_TOOLS = {"gpu": "nvidia-smi", "fabric": "a fabric tool"}

@@ -21,7 +21,7 @@ def fabric_agent(
     context: Front, /, bootstrap: str | None, once: bool, as_json: bool, **flags: object
 ) -> None:
     """Sweep an InfiniBand fabric and ship what its ports say."""
-    module = need("collectors.fabric_agent", "agent")
+    module = need("collectors.fabric.agent", "agent")
     errors = need("collectors.collector", "agent")
     settings = context.settings(kafka={"bootstrap": bootstrap}, fabric_agent=flags)
     given = settings.sections["fabric_agent"].get("state_dir", settings.data / "fabric-agent")

@@ -12,7 +12,7 @@ from collectors.agent import Chores, rounds
 from collectors.collector import Unavailable
 from collectors.metrics import Metrics
 from collectors.notify import Notifier
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from collectors.source import Source
 from collectors.waiting import Waiter
 from evidence.records import KernelKind, KernelRecord

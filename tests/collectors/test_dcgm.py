@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from collectors.collector import Unavailable
-from collectors.dcgm import DcgmCollector
-from collectors.dcgm_page import read_page
+from collectors.gpu.dcgm import DcgmCollector
+from collectors.gpu.dcgm_page import read_page
 from evidence.records import (
     GpuEvent,
     GpuEventKind,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.fabric_text import parse_stream, recognise
+from collectors.fabric.text import parse_stream, recognise
 from evidence.records import FabricPort, FabricRecord
 
 NOW = datetime(2026, 3, 9, 12, 0, tzinfo=UTC)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collectors.collector import Unavailable
-from collectors.fabric_sysfs import SysfsFabricCollector
+from collectors.fabric.sysfs import SysfsFabricCollector
 from evidence.records import FabricPort, FabricRecord
 
 NOW = datetime(2026, 5, 4, 8, 0, tzinfo=UTC)

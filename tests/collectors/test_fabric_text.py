@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from collectors.fabric_text import parse_stream, recognise
+from collectors.fabric.text import parse_stream, recognise
 from evidence.records import FabricPort, FabricRecord
 
 NOW = datetime(2026, 5, 4, 8, 0, tzinfo=UTC)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from collectors.fabric_text import parse_stream, recognise
-from collectors.fabric_topology import parse_linkinfo, parse_netdiscover
-from collectors.fabric_words import guid_text
+from collectors.fabric.text import parse_stream, recognise
+from collectors.fabric.topology import parse_linkinfo, parse_netdiscover
+from collectors.fabric.words import guid_text
 from evidence.records import FabricPort, FabricRecord
 
 NOW = datetime(2026, 5, 4, 8, 0, tzinfo=UTC)

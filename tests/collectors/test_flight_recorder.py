@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from collectors.flight_recorder import FlightRecorderCollector, rank_in_name, read_file
-from collectors.flight_recorder_dump import DumpError, IncompleteError, read_dump
+from collectors.nccl.flight_recorder import FlightRecorderCollector, rank_in_name, read_file
+from collectors.nccl.flight_recorder_dump import DumpError, IncompleteError, read_dump
 from evidence.ranks import from_ranges
 from evidence.records import NcclKind, NcclRecord
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from collectors.flight_recorder_pickle import (
+from collectors.nccl.flight_recorder_pickle import (
     CONTAINERS_MAX,
     OPCODES_MAX,
     PickleError,

@@ -1,6 +1,6 @@
 """How often a GPU is asked."""
 
-from collectors.gpu_pace import Pace
+from collectors.gpu.pace import Pace
 
 
 def test_a_quick_gpu_is_asked_every_tick() -> None:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from collectors.collector import Unavailable
-from collectors.framing import Framer
 from collectors.gpu import RecordingCollector
+from collectors.gpu.framing import Framer
 from evidence.identity import digest
 from evidence.records import GpuFrame, GpuSnapshot, GpuStatus, GpuTick
 

@@ -1,6 +1,6 @@
 """Who is who among the cards, when some of them fall silent."""
 
-from collectors.gpu_roster import Roster
+from collectors.gpu.roster import Roster
 from evidence.records import GpuSnapshot, GpuStatus
 
 

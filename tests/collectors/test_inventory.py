@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from collectors.hca import beside, read_hcas
-from collectors.inventory import InventoryCollector, inventory_from
-from collectors.peers import Peer, Peers
-from collectors.place import Place
+from collectors.node.hca import beside, read_hcas
+from collectors.node.inventory import InventoryCollector, inventory_from
+from collectors.node.peers import Peer, Peers
+from collectors.node.place import Place
 from evidence.records import (
     GpuIdentity,
     GpuSnapshot,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from collectors.kernel import KmsgCollector
-from collectors.kernel_ids import MessageIds
+from collectors.kernel.ids import MessageIds
 from evidence.records import KernelKind, KernelRecord
 
 NOW = datetime(2026, 3, 9, 12, 0, tzinfo=UTC)

@@ -168,7 +168,7 @@ def test_a_file_among_others_that_cannot_be_read_is_said_once_and_when_it_is_bac
 ) -> None:
     here, later = tmp_path / "kern.log", tmp_path / "fabric.log"
     here.write_text(xid(1))
-    caplog.set_level("INFO", "collectors.kernel_files")
+    caplog.set_level("INFO", "collectors.kernel.files")
     reader = collector(here, later)
     assert [pids(reader), pids(reader)] == [[1], []]
     assert caplog.messages == [f"{later} is not there"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.kernel import FileCollector, parse_stream
-from collectors.kernel_ids import MessageIds
+from collectors.kernel.ids import MessageIds
 from evidence.records import KernelKind, KernelRecord
 
 NOW = datetime(2026, 3, 9, 12, 0, tzinfo=UTC)

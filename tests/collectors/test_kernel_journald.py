@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from collectors.collector import Unavailable
-from collectors.kernel_ids import MessageIds
-from collectors.kernel_journald import JournalCollector
+from collectors.kernel.ids import MessageIds
+from collectors.kernel.journald import JournalCollector
 from evidence.records import KernelKind, KernelRecord
 
 NOW = datetime(2026, 3, 9, 12, 0, tzinfo=UTC)

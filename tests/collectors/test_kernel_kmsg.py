@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collectors.collector import Unavailable
 from collectors.kernel import KmsgCollector
-from collectors.kernel_kmsg import (
+from collectors.kernel.kmsg import (
     KmsgCursor,
     KmsgMessage,
     KmsgRing,
@@ -17,7 +17,7 @@ from collectors.kernel_kmsg import (
     read_message,
     save_kmsg,
 )
-from collectors.kernel_stream import KernelStream
+from collectors.kernel.stream import KernelStream
 from evidence.identity import digest
 from evidence.records import KernelKind, KernelRecord
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.follow import Line
-from collectors.kernel_stream import KernelStream
+from collectors.kernel.stream import KernelStream
 from evidence.records import KernelKind, KernelRecord
 
 NOW = datetime(2026, 3, 9, 12, 0, tzinfo=UTC)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from collectors import kernel
-from collectors.kernel_journal import read_journal
+from collectors.kernel.journal import read_journal
 from evidence.records import KernelKind
 
 NOW = datetime(2026, 5, 4, 4, 0, tzinfo=UTC)

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from collectors.kernel import parse_stream
-from collectors.kernel_noise import loud_lines
-from collectors.kernel_stream import MAX_LINE
+from collectors.kernel.noise import loud_lines
+from collectors.kernel.stream import MAX_LINE
 from evidence.identity import digest
 from evidence.records import KernelKind, KernelRecord
 from evidence.wire import decode, encode

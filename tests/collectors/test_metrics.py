@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.collector import Unavailable
 from collectors.metrics import Metrics, Server
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from collectors.source import Source
 from evidence.transport import Kafka
 

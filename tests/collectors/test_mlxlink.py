@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from collectors.collector import CollectorError, Unavailable
-from collectors.fabric_text import parse_stream
-from collectors.mlxlink import MlxlinkCollector
+from collectors.fabric.mlxlink import MlxlinkCollector
+from collectors.fabric.text import parse_stream
 from evidence.records import FabricRecord, Optics
 
 NOW = datetime(2026, 5, 4, 8, 0, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 
 from collectors.collector import Collector, Unavailable
 from collectors.nccl import NcclCollector
-from collectors.nccl_pattern import PatternError, find, matcher
+from collectors.nccl.pattern import PatternError, find, matcher
 from evidence.records import NcclKind, NcclRecord
 
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from collectors.nccl import parse_stream
-from collectors.nccl_memory import Processes
-from collectors.nccl_stream import NcclStream, Position
+from collectors.nccl.memory import Processes
+from collectors.nccl.stream import NcclStream, Position
 from evidence.records import NcclKind, NcclRecord
 
 NOW = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)

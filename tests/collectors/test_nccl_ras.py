@@ -13,8 +13,8 @@ import pytest
 
 from collectors.collector import CollectorError, Unavailable
 from collectors.nccl import parse_stream
-from collectors.nccl_ras import RasCollector, ask
-from collectors.nccl_ras_json import ReportError, read_report
+from collectors.nccl.ras import RasCollector, ask
+from collectors.nccl.ras_json import ReportError, read_report
 from evidence.records import NcclKind, NcclRecord
 
 NOW = datetime(2026, 9, 1, 12, 0, tzinfo=UTC)

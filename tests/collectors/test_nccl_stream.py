@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.nccl import parse_stream
-from collectors.nccl_stream import NcclStream
-from collectors.nccl_waits import Position
+from collectors.nccl.stream import NcclStream
+from collectors.nccl.waits import Position
 from evidence.records import NcclKind, NcclRecord
 
 NOW = datetime(2026, 6, 15, 12, 0, tzinfo=UTC)

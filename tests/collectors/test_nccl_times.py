@@ -3,7 +3,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from collectors.nccl_times import line_time
+from collectors.nccl.times import line_time
 
 NOW = datetime(2026, 6, 15, 12, 0, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_ticks import tick_where, ticks
 
-from collectors.nvml_jobs import Jobs, Owner
+from collectors.gpu.nvml_jobs import Jobs, Owner
 from evidence.records import GpuProcess, MigInstance
 
 POD = "3f1c9b7e-20d4-4c1a-8a55-90ab12cd34ef"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.hca import read_hcas
-from collectors.peers import Peer, Peers
+from collectors.node.hca import read_hcas
+from collectors.node.peers import Peer, Peers
 from evidence.records import HcaIdentity
 
 PORT = ("mlx5_4", 1)

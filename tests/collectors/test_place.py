@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from collectors.config import AgentConfig, listen_address
-from collectors.place import Place, PlaceFinder, from_labels, from_mapping, from_pattern
+from collectors.node.place import Place, PlaceFinder, from_labels, from_mapping, from_pattern
 from evidence.transport import Kafka
 
 MAPPING = """\

@@ -11,9 +11,9 @@ import pytest
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 
-from collectors.backlog import Backlog, Parcel, is_telemetry
-from collectors.ship import Shipper
-from collectors.spool import Spool
+from collectors.shipping.backlog import Backlog, Parcel, is_telemetry
+from collectors.shipping.shipper import Shipper
+from collectors.shipping.spool import Spool
 from evidence.records import (
     FabricRecord,
     GpuEvent,

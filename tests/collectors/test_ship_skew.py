@@ -1,6 +1,6 @@
 """How far a node's clock is ahead, told from append times."""
 
-from collectors.ship_skew import ClockSkew
+from collectors.shipping.skew import ClockSkew
 
 
 def test_the_best_sample_on_each_side_cancels_what_the_way_takes() -> None:

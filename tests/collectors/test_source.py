@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from collectors.collector import Unavailable
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from collectors.source import Source, key_of
 from evidence.records import InventoryRecord, KernelKind, KernelRecord, NcclKind, NcclRecord
 from evidence.transport import Kafka

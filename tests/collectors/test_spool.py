@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from collectors.backlog import Parcel
-from collectors.spool import Spool, SpoolDamagedError, SpoolInUseError
-from collectors.spool_keeper import SpoolKeeper
-from collectors.spool_loss import Loss, Losses, fact
+from collectors.shipping.backlog import Parcel
+from collectors.shipping.spool import Spool, SpoolDamagedError, SpoolInUseError
+from collectors.shipping.spool_keeper import SpoolKeeper
+from collectors.shipping.spool_loss import Loss, Losses, fact
 
 AT = datetime(2026, 2, 8, 17, 30, tzinfo=UTC)
 ROOT = Path(__file__).parents[2]
@@ -283,8 +283,8 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(
 WRITER = """
 import sys
 from pathlib import Path
-from collectors.backlog import Parcel
-from collectors.spool import Spool
+from collectors.shipping.backlog import Parcel
+from collectors.shipping.spool import Spool
 spool = Spool(Path(sys.argv[1]), 1 << 26)
 number = 0
 while True:

@@ -86,7 +86,7 @@ class Part:
 
 
 class Fabric:
-    """Answers as a `collectors.fabric_discovery.Asker`; the first part is where the asker sits."""
+    """Answers as a `collectors.fabric.discovery.Asker`; the first part is where the asker sits."""
 
     def __init__(self, *parts: Part) -> None:
         self.parts = parts

@@ -10,8 +10,8 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from collectors.fabric_sweep import Sweeper
-from collectors.mad import MadPort
+from collectors.fabric.mad import MadPort
+from collectors.fabric.sweep import Sweeper
 from evidence.wire import encode
 
 

@@ -15,7 +15,7 @@ import pytest
 from kafka import KafkaConsumer
 
 from collectors.collector import Unavailable
-from collectors.fabric_agent import FabricAgentConfig, FabricCollector
+from collectors.fabric.agent import FabricAgentConfig, FabricCollector
 from evidence.records import FabricPort, FabricRecord
 from evidence.transport import Kafka
 from evidence.wire import decode
@@ -124,7 +124,7 @@ def test_the_second_sweep_waits_for_its_time(inside: Any) -> None:
     code = """
 import json, time
 from datetime import UTC, datetime
-from collectors.fabric_agent import FabricAgentConfig, FabricCollector
+from collectors.fabric.agent import FabricAgentConfig, FabricCollector
 from evidence.transport import Kafka
 collector = FabricCollector(FabricAgentConfig(Kafka(), interval_s=3600), lambda: datetime.now(UTC))
 found = []

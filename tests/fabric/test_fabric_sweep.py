@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collectors.collector import CollectorError
-from collectors.fabric_sweep import Sweeper
+from collectors.fabric.sweep import Sweeper
 
 CARD, LEAF = 0x98039B0300700000, 0x506B4B0300D10000
 FAR = 0x98039B0300700010

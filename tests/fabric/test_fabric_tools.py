@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from collectors.fabric_counters import BY_PMA_NAME
+from collectors.fabric.counters import BY_PMA_NAME
 
 pytestmark = pytest.mark.integration
 

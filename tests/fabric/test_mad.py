@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from collectors.collector import Unavailable
-from collectors.mad import (
+from collectors.fabric.mad import (
     NODE_INFO,
     PORT_COUNTERS,
     PORT_INFO,
@@ -123,7 +123,8 @@ def test_a_port_without_a_fabric_has_no_peer() -> None:
 @pytest.mark.integration
 def test_the_switch_port_at_the_other_end_is_found(fabric: Any, inside: Any) -> None:
     code = (
-        "import json; from collectors.mad import peer_of; print(json.dumps(peer_of('ibsim0', 1)))"
+        "import json; from collectors.fabric.mad import peer_of; "
+        "print(json.dumps(peer_of('ibsim0', 1)))"
     )
     leaf = f"0x{fabric.tree.leaf(0):016x}"
     assert inside(code) == [leaf, 1, "MF0;leaf-1:MQM9700/U1"]
@@ -135,7 +136,7 @@ def test_the_switch_port_at_the_other_end_is_found(fabric: Any, inside: Any) -> 
 def test_answers_come_back_in_order_and_silence_has_its_reason(fabric: Any, inside: Any) -> None:
     code = """
 import json, sys
-from collectors.mad import *
+from collectors.fabric.mad import *
 mads = MadPort(timeout_ms=40, tries=3, outstanding=2)
 lid = int(sys.argv[1])
 nobody = performance(PORT_COUNTERS, 4000, 1)
@@ -156,7 +157,7 @@ print(json.dumps([one.hex() if isinstance(one, bytes) else one for one in found]
 def test_nothing_is_asked_when_the_time_is_over(inside: Any) -> None:
     code = """
 import json, time
-from collectors.mad import *
+from collectors.fabric.mad import *
 print(json.dumps(MadPort().ask([subnet(NODE_INFO, to=())] * 3, time.monotonic() - 1)))
 """
     assert inside(code) == ["the time of this sweep was over"] * 3
@@ -168,7 +169,7 @@ def test_what_is_never_answered_at_all_is_given_up_and_its_late_answer_ignored(
 ) -> None:
     code = """
 import json, os, signal, sys
-from collectors.mad import *
+from collectors.fabric.mad import *
 mads = MadPort(timeout_ms=20, tries=1, outstanding=3)
 fabric, lid, other = map(int, sys.argv[1:])
 os.kill(fabric, signal.SIGSTOP)

@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from collectors.fabric_counters import saturated
-from collectors.mad_attributes import (
+from collectors.fabric.counters import saturated
+from collectors.fabric.mad_attributes import (
     ClassPortInfo,
     NodeInfo,
     PortInfo,

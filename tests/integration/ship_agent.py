@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from collectors.source import Source
 from evidence.records import GpuFrame, GpuSnapshot, GpuTick, KernelKind, KernelRecord
 from evidence.transport import Kafka

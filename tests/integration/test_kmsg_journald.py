@@ -14,7 +14,7 @@ import pytest
 
 from collectors.collector import Unavailable
 from collectors.kernel import KmsgCollector
-from collectors.kernel_journald import JournalCollector
+from collectors.kernel.journald import JournalCollector
 from evidence.records import KernelKind, KernelRecord
 
 KMSG = Path("/dev/kmsg")

@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from evidence.records import KernelKind, KernelRecord
 from evidence.transport import Kafka
 from evidence.wire import decode

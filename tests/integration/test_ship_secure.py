@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka.admin import KafkaAdminClient, ScramMechanism, UserScramCredentialUpsertion
 
-from collectors.ship import Shipper
+from collectors.shipping.shipper import Shipper
 from evidence.records import KernelKind, KernelRecord
 from evidence.transport import Kafka
 from ringfence.cluster import ensure_topics
@@ -116,12 +116,16 @@ def refused(kafka: Kafka, spool: Path, caplog: pytest.LogCaptureFixture) -> list
     shipper.send("kernel", "n1", line(1))
     deadline = time.monotonic() + 15
     while time.monotonic() < deadline and not any(
-        one.name.startswith("collectors.ship") for one in caplog.records
+        one.name.startswith("collectors.shipping.shipper") for one in caplog.records
     ):
         time.sleep(0.02)
     assert not shipper.flush(1.5)
     assert (shipper.close(0.1), shipper.spooled[0], shipper.delivered) == (0, 1, {})
-    return [one.getMessage() for one in caplog.records if one.name.startswith("collectors.ship")]
+    return [
+        one.getMessage()
+        for one in caplog.records
+        if one.name.startswith("collectors.shipping.shipper")
+    ]
 
 
 def test_a_wrong_password_is_one_sentence_and_records_wait(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer
 
-from collectors.ship import Shipper
-from collectors.spool import SpoolInUseError
+from collectors.shipping.shipper import Shipper
+from collectors.shipping.spool import SpoolInUseError
 from evidence.records import KernelKind, KernelRecord
 from evidence.transport import Kafka
 from evidence.wire import decode

@@ -1,0 +1,1 @@
+"""The InfiniBand fabric: sweeps in process, sysfs of the node, texts of the tools, optics."""

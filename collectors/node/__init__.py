@@ -1,0 +1,1 @@
+"""What names the parts of this node, and where it stands."""

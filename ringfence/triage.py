@@ -15,7 +15,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from collectors import fabric_text, kernel, nccl, nvidia_smi
+from collectors import kernel, nccl, nvidia_smi
+from collectors.fabric import text as fabric_text
 from collectors.framing import health
 from evidence.decisions import Command, Verdict
 from evidence.records import FabricRecord, GpuFrame, KernelKind, KernelRecord, NcclRecord

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from collectors import kernel, nccl, nvidia_smi
 from collectors.fabric import text as fabric_text
-from collectors.framing import health
+from collectors.gpu.framing import health
 from evidence.decisions import Command, Verdict
 from evidence.records import FabricRecord, GpuFrame, KernelKind, KernelRecord, NcclRecord
 from ringfence.drive import Driver, Outcome

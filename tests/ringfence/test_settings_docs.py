@@ -9,7 +9,7 @@ import click
 import pytest
 
 from collectors.agent import AgentConfig
-from collectors.fabric_agent import FabricAgentConfig
+from collectors.fabric.agent import FabricAgentConfig
 from evidence.transport import Kafka
 from ringfence.cli import main
 from schedulers.consumer import SchedulerConfig

@@ -75,6 +75,10 @@ def observe_port(known: Port | None, port: FabricPort, record: FabricRecord, *, 
     elif up and down_since is not None:
         flaps = (*(one for one in flaps if at - one < _FLAPS_WITHIN), at)[-_FLAPS_KEPT:]
         down_since = None
+    slow = _degraded(port) if up else before.degraded
+    narrow_since = before.narrow_since if _is_narrow(port) or not up else None
+    if up and _is_narrow(port) and narrow_since is None:
+        narrow_since, ref = at, _ref(record, port, slow)
     peer = _peer(before, port, record)
     after = replace(
         before,
@@ -83,7 +87,8 @@ def observe_port(known: Port | None, port: FabricPort, record: FabricRecord, *, 
         stuck=tuple(name for name in port.saturated if name in _KEPT) if port.counters else (),
         down_since=down_since,
         flaps=flaps,
-        degraded=_degraded(port) if up else before.degraded,
+        degraded=slow,
+        narrow_since=narrow_since,
         ref=ref,
         **peer,
     )
@@ -132,11 +137,15 @@ def _peer(before: Port, port: FabricPort, record: FabricRecord) -> dict[str, obj
     }
 
 
+def _is_narrow(port: FabricPort) -> bool:
+    return bool(port.width and port.width_max and port.width < port.width_max)
+
+
 def _degraded(port: FabricPort) -> str:
+    if _is_narrow(port):
+        return f"runs on {port.width} of {port.width_max} lanes"
     if port.rate_gbps and port.rate_max_gbps and port.rate_gbps < port.rate_max_gbps:
         return f"runs at {port.rate_gbps:g} of {port.rate_max_gbps:g} Gb/s"
-    if port.width and port.width_max and port.width < port.width_max:
-        return f"runs on {port.width} of {port.width_max} lanes"
     return ""
 
 
@@ -166,6 +175,8 @@ def quiet(port: Port, now: datetime) -> bool:
 def changes_at(port: Port, limits: Thresholds) -> list[datetime]:
     """When a port may look otherwise though nothing is read of it."""
     times = []
+    if port.narrow_since is not None:
+        times.append(port.narrow_since + timedelta(seconds=limits.ib_down_s))
     if port.down_since is not None:
         lasts = (limits.ib_down_settle_s, limits.ib_down_s)
         times += [port.down_since + timedelta(seconds=one) for one in lasts]
@@ -183,6 +194,10 @@ def assess(port: Port, now: datetime, limits: Thresholds) -> Finding:
     worst = max(findings, key=lambda one: one.level)
     if worst.level or not port.degraded:
         return worst
+    since = port.narrow_since
+    if since is not None and (now - since).total_seconds() >= limits.ib_down_s:
+        # A speed may be set; a lane is only ever lost.
+        return Finding(2, "narrow", f"{port.degraded} since {since:%H:%M:%S} UTC")
     return Finding(1, "degraded", port.degraded)
 
 

@@ -54,7 +54,11 @@ class Link:
 
 def host_name(name: str | None, state: FabricState) -> str | None:
     """The name of a node; that of a switch is none."""
-    switches = {device.name.split()[0] for device in state.devices.values() if device.name}
+    switches = {
+        device.name.split()[0]
+        for device in state.devices.values()
+        if device.name and device.kind != "hca"
+    }
     return None if name is None or name in switches else name
 
 

@@ -18,7 +18,7 @@ from evidence.decisions import (
 )
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Judgement, Scene, node_domain, witness
-from rules.widening import LINK_DOWN, NODE_DARK
+from rules.widening import LINK_DOWN, NODE_DARK, last_word
 
 __all__ = ["blamed_link", "judge_dark", "judge_link"]
 
@@ -30,7 +30,7 @@ def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judge
     said = [fact for fact in facts if fact.kind is FactKind.FABRIC]
     if not said:
         return None
-    last = max(said, key=lambda fact: fact.order)
+    last = last_word(said)
     told = last.suspicion
     assert told is not None
     felt = _felt(incident, last, scene)

@@ -21,6 +21,7 @@ __all__ = [
     "in_company",
     "is_gpu",
     "is_lost",
+    "last_word",
     "links_down",
     "subject_gpus",
     "widen",
@@ -122,13 +123,18 @@ def darken(incidents: list[Incident], state: HostState) -> None:
     incidents.append(Incident(subject=NODE_DARK, first=facts[0].at, last=facts[-1].at, facts=facts))
 
 
+def last_word(facts: Iterable[Fact]) -> Fact:
+    """What another stage said last: the time of its event may be that of an earlier word."""
+    return max(facts, key=lambda fact: (fact.arrived, fact.order))
+
+
 def links_down(incidents: Iterable[Incident]) -> dict[str, Fact]:
     """The links of a node that are down now, each with the last word about it."""
     found = {}
     for incident in incidents:
         if not incident.subject.startswith("link:") or incident.recovered_at is not None:
             continue
-        last = max(incident.facts, key=lambda fact: fact.order)
+        last = last_word(incident.facts)
         if last.suspicion is not None and last.suspicion.kind == LINK_DOWN:
             found[incident.subject] = last
     return found

@@ -227,6 +227,29 @@ def test_a_link_that_runs_too_slow_is_never_more_than_suspected(subnet: Subnet) 
     assert "100 of 400 Gb/s" in subnet.said[0].reason
 
 
+def test_a_link_that_lost_lanes_for_minutes_is_a_fault(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    subnet.run(10, 400, downlink(9, width=1, width_max=4))
+    assert subnet.told() == [
+        f"suspected ib-link link:{LEAF}/9",
+        f"localized ib-link link:{LEAF}/9",
+    ]
+    assert "1 of 4 lanes" in subnet.said[-1].reason
+
+
+def test_a_node_whose_adapters_are_told_too_is_still_told_of_its_link(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    record = FabricRecord(
+        id="hca", observed_at=at(1), at=at(1), subnet="ib0", guid=adapter(7), kind="hca",
+        name="hgx07 mlx5_4", host="hgx07", device="mlx5_4", source="sysfs",
+        ports=(FabricPort(port=1, state="active", peer_guid=LEAF, peer_port=7),),
+    )  # fmt: skip
+    subnet.take(record, 1.5)
+    subnet.run(10, 420, downlink(7, state="down"))
+    assert {type(one) for one in subnet.said} == {Suspicion}
+    assert {one.domain.id for one in subnet.said} == {f"link:{LEAF}/7"}
+
+
 def test_a_link_between_switches_has_no_host_and_is_a_verdict_once(subnet: Subnet) -> None:
     subnet.sweep(0)
     subnet.sweep(1, guid=SPINE)

@@ -195,8 +195,9 @@ LINKS = (
             r.sxid(1, 20034, "fatal"),
             r.sxid(1, 20034, None),
             r.kernel(1.2, 3, code=74, link=4),
+            r.kernel(1.3, 5, code=74, link=4),
         ],
-        ("localized nvswitch node", "victim nvlink gpu3"),
+        ("localized nvswitch node", "victim nvlink gpu3", "victim nvlink gpu5"),
     ),
     (
         "a fatal switch error alone is suspected",

@@ -298,11 +298,18 @@ def test_gpus_lost_one_after_the_other_within_a_second_become_the_node(
     for gpu in range(8):
         node.take(records.kernel(1 + gpu / 10, gpu, code=79))
     assert node.told() == ["localized gpu-lost gpu0"], "a second one is worth waiting for the rest"
+    node.tick(4)
+    said = [f"{one.status} {one.domain.kind}" for one in node.verdicts]
+    assert said.index("suspected node") < said.index("localized node"), "after its wait"
+    told = node.told()
+    assert told == ["localized node node", "victim gpu-lost gpu0"], "the others are only named"
     node.run_on()
     told = node.told()
-    assert told == ["suspected node node", "victim gpu-lost gpu0"], "the others are only named"
+    assert told == ["localized node node", "victim gpu-lost gpu0"], "nobody reads NVML there"
     node_id = next(v.incident for v in node.latest() if v.domain.kind is DomainKind.NODE)
     assert {v.victim_of for v in node.latest()} == {None, node_id}
+    (whole,) = (v for v in node.latest() if v.incident == node_id)
+    assert len(whole.victims) == 8, "the first one, which was acted upon, is named with the rest"
 
 
 def test_a_node_that_stays_lost_is_localized_after_its_wait(node: Any, records: Any) -> None:

@@ -178,7 +178,8 @@ class Suspicion(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="suspic
     """One source's statement about one part, sent to the host it concerns.
 
     ``says`` accuses or clears; ``status`` is ``software`` for positive software evidence,
-    ``victim`` for a part that only suffers, ``insufficient`` when nobody can be named.
+    ``victim`` for a part that only suffers, ``insufficient`` when nobody can be named. ``hcas`` are
+    the adapters of ``host`` that it concerns, where it is about links and they are known.
     """
 
     id: str
@@ -197,6 +198,7 @@ class Suspicion(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="suspic
     attempt: int = 0
     evidence: tuple[EvidenceRef, ...] = ()
     victims: tuple[Domain, ...] = ()
+    hcas: tuple[str, ...] = ()
 
 
 class Verdict(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="verdict/1"):
@@ -204,6 +206,8 @@ class Verdict(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="verdict/
 
     ``incident`` is the id of the incident's root evidence and never changes. ``evidence`` is in
     the order in which the records were taken: replaying that list gives the same verdict.
+    ``rule`` is what made it as sure as it is, and ``muted`` why nothing is done about it: the
+    policy has that rule in ``shadow`` or ``off``.
     """
 
     id: str
@@ -224,6 +228,8 @@ class Verdict(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="verdict/
     victims: tuple[Domain, ...] = ()
     victim_of: str | None = None
     explained_by: str | None = None
+    rule: str | None = None
+    muted: str | None = None
     late: int = 0
     job: str | None = None
     host: str | None = None
@@ -308,11 +314,17 @@ class DesiredState(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="sta
 
 
 class RequestAction(StrEnum):
-    """What a person asks of the isolation stage."""
+    """What a person asks of the isolation stage, or did with other tools.
+
+    ``out`` and ``back`` tell that somebody drained a part, or returned it, without Ringfence: it
+    counts in the budget, and nothing is commanded.
+    """
 
     ISOLATE = "isolate"
     RELEASE = "release"
     HOLD = "hold"
+    OUT = "out"
+    BACK = "back"
 
 
 class Request(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="request/1"):

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from evidence.records import NcclKind, NcclRecord
 
-__all__ = ["KEPT", "Fault", "echoes", "fault_of", "opens", "text_of"]
+__all__ = ["SAVING", "Fault", "echoes", "fault_of", "is_dump", "keeps", "opens", "text_of"]
 
 
 class Fault(Enum):
@@ -22,6 +22,7 @@ class Fault(Enum):
     OUT_OF_MEMORY = auto()
     HOST_MEMORY = auto()
     SERVICE = auto()
+    ADDRESS_IN_USE = auto()
     PYTHON = auto()
 
 
@@ -53,13 +54,17 @@ _ECHO = re.compile(
     r"|KeyboardInterrupt|Rendezvous|[Cc]ommunicator was aborted|collectives? (?:on ranks|differ)"
     r"|gloo/transport|Socket|BrokenBarrierError|resource_tracker",
 )
+# RuntimeError: DataLoader timed out after 120 seconds
+_OWN_WAIT = re.compile(r"DataLoader (?:timed out|worker)")
+# DistNetworkError: The server socket has failed to listen ... port: 29500, ... EADDRINUSE
+_ADDRESS = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 # NET/IB : mlx5_0:1 Got async event : port active
 _CALM = re.compile(
     r"port active|speed change|GID table|client reregister|LID change", re.IGNORECASE
 )
 
 #: Lines that the job stage keeps until it judges.
-KEPT = frozenset(
+_KEPT = frozenset(
     {
         NcclKind.COMM_DESTROY,
         NcclKind.TIMEOUT,
@@ -90,9 +95,32 @@ KEPT = frozenset(
 )
 
 #: Lines that say nothing is wrong by themselves: they are kept, but start no judgement.
-_CALM_KINDS = frozenset({NcclKind.COMM_DESTROY, NcclKind.FINISHED, NcclKind.RAS})
+_CALM_KINDS = frozenset({NcclKind.COMM_DESTROY, NcclKind.FINISHED, NcclKind.RAS, NcclKind.OTHER})
+
+#: What RAS reports that is more than a count taken while all of them run.
+_RAS = ("dead", "peer-dead", "incomplete", "error")
+#: The beginning and the end of writing a checkpoint.
+SAVING = ("saving", "saved")
+#: Where ranks stand in their operations: anybody may ask for that at any time.
+_STANDING = ("dump", "group", "stack")
 
 _STOPPED = (0, -15, 143)
+
+
+def keeps(record: NcclRecord) -> bool:
+    """Whether a line may help to judge: counts of healthy ranks and headings do not."""
+    if record.kind is NcclKind.RAS:
+        return record.phase in _RAS
+    if record.kind is NcclKind.OTHER:
+        return record.phase in SAVING
+    if record.kind is NcclKind.FLIGHT_RECORDER and record.phase in _STANDING:
+        return is_dump(record)
+    return record.kind in _KEPT
+
+
+def is_dump(record: NcclRecord) -> bool:
+    """Whether a line is what a flight recorder dump says of one process group."""
+    return record.kind is NcclKind.FLIGHT_RECORDER and record.phase == "group"
 
 
 def text_of(record: NcclRecord) -> str:
@@ -102,7 +130,7 @@ def text_of(record: NcclRecord) -> str:
 
 def opens(record: NcclRecord) -> bool:
     """Whether a line is a symptom that starts a judgement."""
-    if record.kind not in KEPT or record.kind in _CALM_KINDS:
+    if record.kind in _CALM_KINDS or is_dump(record) or not keeps(record):
         return False
     if record.kind is NcclKind.IB_ASYNC:
         return not _CALM.search(text_of(record))
@@ -113,7 +141,8 @@ def opens(record: NcclRecord) -> bool:
 
 def echoes(record: NcclRecord) -> bool:
     """Whether the words of a line are those of a victim of somebody else's end."""
-    return _ECHO.search(text_of(record)) is not None
+    text = text_of(record)
+    return _ECHO.search(text) is not None and _OWN_WAIT.search(text) is None
 
 
 _CUDA_TEXTS = (
@@ -142,6 +171,8 @@ def fault_of(record: NcclRecord) -> Fault | None:
             fault = Fault.SERVICE if _SERVICE.search(text) else None
         case NcclKind.PYTHON_ERROR if "CUDA error" in text or _CUDA_MEMORY.search(text):
             fault = _cuda_fault(text)
+        case NcclKind.PYTHON_ERROR if _ADDRESS.search(text):
+            fault = Fault.ADDRESS_IN_USE
         case NcclKind.PYTHON_ERROR:
             fault = None if echoes(record) else Fault.PYTHON
         case _:

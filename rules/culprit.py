@@ -5,59 +5,23 @@ proves it, and a rank that waited itself is never the one that was missing.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 
 from evidence.decisions import Cause, DomainKind, Says, Status
 from evidence.records import NcclKind, NcclRecord
-from rules.clues import Fault, echoes, fault_of, opens, text_of
-from rules.incident import Finding, Incident, Wait, said_at
+from rules.clues import Fault, fault_of, text_of
+from rules.ended import who
+from rules.incident import Finding, Incident, Wait
+from rules.recorder import operations
+from rules.times import said_at
 
-__all__ = ["barrier", "died", "external_stop", "mismatch", "own_error", "service", "software"]
+__all__ = ["barrier", "mismatch", "own_error", "service", "software"]
 
 #: CUDA errors of one cause reach the ranks of a node or NVLink domain within this time.
 _TOGETHER = timedelta(seconds=10)
-
-_SIGNALS = {-9: "SIGKILL", 137: "SIGKILL", -11: "SIGSEGV", 139: "SIGSEGV", -7: "SIGBUS"}
-
-
-def _who(incident: Incident, record: NcclRecord) -> str:
-    rank = incident.rank_of(record)
-    host = record.host or (incident.roster.host(rank) if rank is not None else None)
-    if rank is not None:
-        name = f"rank {rank}"
-    elif record.local_rank is not None:
-        name = f"local rank {record.local_rank}"
-    elif record.pid is not None:
-        name = f"process {record.pid}"
-    else:
-        name = "a rank that its line does not name"
-    return f"{name} on {host}" if host else name
-
-
-def external_stop(incident: Incident) -> list[Finding]:
-    """A stop from outside before any fault: nobody is to blame."""
-    stops = incident.of(NcclKind.EXTERNAL_STOP)
-    if not stops:
-        return []
-    faults = [
-        record
-        for record in incident.records
-        if opens(record) and record.kind is not NcclKind.EXTERNAL_STOP
-    ]
-    if any(said_at(record) < said_at(stops[0]) for record in faults):
-        return []
-    return [
-        Finding(
-            kind="external-stop",
-            status=Status.SOFTWARE,
-            cause=Cause.SOFTWARE,
-            says=Says.CLEARS,
-            weight=0.8,
-            reason="The job was stopped from outside (a signal, a cancel or a time limit) before"
-            " any rank reported a fault.",
-            clues=stops[:1],
-        )
-    ]
+#: The others come to their next collective this soon after one rank began to write.
+_SAVING = timedelta(seconds=60)
 
 
 def own_error(incident: Incident) -> list[Finding]:
@@ -110,7 +74,7 @@ def _on_own_card(
         says=Says.ACCUSES if part is not DomainKind.JOB else Says.BLIND,
         cause=cause,
         weight=weight if known else weight / 2,
-        reason=f"{words} {_who(incident, records[0])}; a CUDA error is about the process's own"
+        reason=f"{words} {who(incident, records[0])}; a CUDA error is about the process's own"
         " card, whatever call it surfaces in.",
         clues=records,
         part=part,
@@ -130,7 +94,7 @@ def _nvlink_error(incident: Incident, records: list[NcclRecord]) -> Finding:
         cause=Cause.NVLINK,
         weight=0.4,
         reason=f"{len(many)} process(es) reported an NVLink fault of a peer within"
-        f" {_TOGETHER.seconds} s, {_who(incident, first)} first: the NVLink domain of that host"
+        f" {_TOGETHER.seconds} s, {who(incident, first)} first: the NVLink domain of that host"
         " is suspect, not the card that reports; its NVLink counters and SXids would settle it.",
         clues=records,
         part=DomainKind.NODE if first.host else DomainKind.JOB,
@@ -176,6 +140,10 @@ _SOFTWARE_WORDS = {
     ),
     Fault.OUT_OF_MEMORY: ("out-of-memory", "the program ran out of GPU memory"),
     Fault.HOST_MEMORY: ("host-out-of-memory", "the kernel's OOM killer ended a process"),
+    Fault.ADDRESS_IN_USE: (
+        "address-in-use",
+        "another process has the port that the job wanted to listen on",
+    ),
     Fault.PYTHON: ("exception", "the program raised an exception of its own"),
 }
 
@@ -187,25 +155,51 @@ def software(incident: Incident) -> list[Finding]:
         if fault in _SOFTWARE_WORDS and incident.causal(record):
             kind, words = _SOFTWARE_WORDS[fault]
             return [_software(incident, record, kind, words)]
-    if incident.waits:
-        for record in incident.of(NcclKind.FINISHED, NcclKind.COMM_DESTROY):
-            rank = incident.rank_of(record)
-            if rank in incident.silent and incident.causal(record):
-                words = "it had finished and left while others still called a collective"
-                return [_software(incident, record, "left-the-collective", words)]
+    return _absent(incident) if incident.waits else []
+
+
+def _absent(incident: Incident) -> list[Finding]:
+    """A rank that was elsewhere by its own words while others waited: it had left, or it saves."""
+    for record in incident.of(NcclKind.FINISHED, NcclKind.COMM_DESTROY):
+        if record.comm_size not in (None, incident.roster.world_size):
+            continue  # of a smaller group, or before the job went on
+        rank = incident.rank_by_file(record)
+        if rank in incident.silent:
+            words = "it had finished and left while others still called a collective"
+            return [_software(incident, record, "left-the-collective", words, rank)]
+    saving: dict[int, NcclRecord] = {}
+    for record in incident.of(NcclKind.OTHER):
+        # A line that names no rank is rank 0's, which writes where one rank does.
+        rank = incident.rank_by_file(record) or 0
+        if record.phase == "saving":
+            saving[rank] = record
+        else:
+            saving.pop(rank, None)
+    begin = incident.stalled_at
+    for rank, record in saving.items():
+        if begin is not None and said_at(record) < begin - _SAVING:
+            continue  # mostly written long since, as not all tell when they are done
+        if rank in incident.silent:
+            words = "it was writing a checkpoint while others already waited in a collective"
+            return [_software(incident, record, "checkpoint", words, rank)]
     return []
 
 
-def _software(incident: Incident, record: NcclRecord, kind: str, words: str) -> Finding:
-    rank = incident.rank_of(record)
+def _software(
+    incident: Incident, record: NcclRecord, kind: str, words: str, rank: int | None = None
+) -> Finding:
+    rank = incident.rank_of(record) if rank is None else rank
     known = rank is not None and incident.roster.gpu(rank) is not None
+    said_by = who(incident, record) if rank is None else f"rank {rank}"
+    if rank is not None and (host := record.host or incident.roster.host(rank)):
+        said_by += f" on {host}"
     return Finding(
         kind=kind,
         status=Status.SOFTWARE,
         says=Says.CLEARS,
         cause=Cause.SOFTWARE,
         weight=0.8,
-        reason=f"Software: {words}, said by {_who(incident, record)}.",
+        reason=f"Software: {words}, said by {said_by}.",
         clues=(record,),
         part=DomainKind.GPU if known else DomainKind.JOB,
         rank=rank,
@@ -218,7 +212,7 @@ def mismatch(incident: Incident) -> list[Finding]:
     """Ranks that called different collectives: each names the first one that differs from it."""
     records = incident.of(NcclKind.MISMATCH)
     if not records:
-        return _operation_vote(incident) or _recorded_mismatch(incident)
+        return _operation_vote(incident) or _recorded_vote(incident) or _recorded_mismatch(incident)
     votes: Counter[int] = Counter()
     voters = 0
     for record in records:
@@ -269,7 +263,8 @@ def _mismatch(
 
 
 #: Operations whose sizes or kinds may differ by rank.
-_UNEVEN = ("SEND", "RECV", "COALESCED", "ALLTOALL", "GATHER", "SCATTER", "_V", "UNKNOWN")
+_PAIRS = ("SEND", "RECV", "COALESCED")
+_UNEVEN = (*_PAIRS, "ALL_TO_ALL", "ALLTOALL", "GATHER", "SCATTER", "_V", "UNKNOWN")
 #: PyTorch's NumelIn and NumelOut when they are unknown (2^64 - 1).
 _UNKNOWN_NUMEL = 18446744073709551615
 
@@ -278,31 +273,55 @@ def _operation_vote(incident: Incident) -> list[Finding]:
     """At one place of one group, different operations or sizes are a mismatch."""
     places: dict[tuple[str, int], list[Wait]] = {}
     for wait in incident.waits:
-        one_way = wait.op is None or any(w in wait.op for w in ("SEND", "RECV", "COALESCED"))
+        one_way = wait.op is None or any(w in wait.op for w in _PAIRS)
         if not one_way:
             places.setdefault((wait.group, -1 if wait.seq is None else wait.seq), []).append(wait)
     for _, waits in sorted(places.items()):
-        shapes = {wait.rank: str(wait.op) for wait in waits}
-        if len(set(shapes.values())) == 1:
-            shapes = {
-                wait.rank: f"{wait.op} of {wait.numel[0]}"
-                for wait in waits
-                if wait.numel[0] not in (None, _UNKNOWN_NUMEL)
-                and not any(word in str(wait.op) for word in _UNEVEN)
-            }
-        counts = Counter(shapes.values())
-        if len(counts) < 2:  # noqa: PLR2004 (two sides)
-            continue
-        ((top, most),) = counts.most_common(1)
-        surely_one_place = waits[0].group and waits[0].seq is not None
-        if not surely_one_place and most * 2 <= len(incident.expected):
-            continue  # these may be different groups, each at its own place
-        minority = [rank for rank, shape in shapes.items() if shape != top]
-        named = minority[0] if len(minority) == 1 and most > 1 else None
-        return [
-            _mismatch(incident, [w.clue for w in waits], named, f"{most} of {len(shapes)} agree")
-        ]
+        called = {wait.rank: (wait.op, wait.numel[0]) for wait in waits}
+        surely_one_place = bool(waits[0].group) and waits[0].seq is not None
+        # Else these may be different groups, each at its own place.
+        enough = 0 if surely_one_place else len(incident.expected) // 2
+        if found := _vote(incident, called, [wait.clue for wait in waits], enough):
+            return found
     return []
+
+
+def _recorded_vote(incident: Incident) -> list[Finding]:
+    """The same in the dumps of the flight recorder: our own count, by groups."""
+    for clues, stands in operations(incident):
+        called = {rank: (one.op, one.numel) for rank, one in stands.items()}
+        one_way = any(
+            op is None or op.strip("_").upper().startswith(_PAIRS) for op, _ in called.values()
+        )
+        if not one_way and (found := _vote(incident, called, clues, 0)):
+            return found
+    return []
+
+
+def _vote(
+    incident: Incident,
+    called: Mapping[int, tuple[str | None, int | None]],
+    clues: list[NcclRecord],
+    enough: int,
+) -> list[Finding]:
+    """Ranks at one place, by what they call (operation, size); more than ``enough`` must agree."""
+    shapes = {rank: str(op) for rank, (op, _) in called.items()}
+    if len(set(shapes.values())) == 1:
+        shapes = {
+            rank: f"{op} of {numel}"
+            for rank, (op, numel) in called.items()
+            if numel not in (None, _UNKNOWN_NUMEL)
+            and not any(word in str(op).upper() for word in _UNEVEN)
+        }
+    counts = Counter(shapes.values())
+    if len(counts) < 2:  # noqa: PLR2004 (two sides)
+        return []
+    ((top, most),) = counts.most_common(1)
+    if most <= enough:
+        return []
+    minority = [rank for rank, shape in shapes.items() if shape != top]
+    named = minority[0] if len(minority) == 1 and most > 1 else None
+    return [_mismatch(incident, clues, named, f"{most} of {len(shapes)} agree")]
 
 
 def barrier(incident: Incident) -> list[Finding]:
@@ -344,32 +363,3 @@ def barrier(incident: Incident) -> list[Finding]:
             at=said_at(records[0]),
         )
     ]
-
-
-def died(incident: Incident) -> list[Finding]:
-    """A worker that died by a signal of its own, before its peers gave up waiting."""
-    for record in incident.of(NcclKind.WORKER_EXIT, NcclKind.ROOT_CAUSE):
-        signal = _SIGNALS.get(record.exit_code or 0)
-        if signal is None and record.exit_code is None and not echoes(record):
-            signal = "an error that its line does not tell"
-        if signal is None or not incident.causal(record):
-            continue
-        likely = (
-            "; mostly the host ran out of memory, which its kernel log tells"
-            if signal == "SIGKILL"
-            else "; its core dump or the host's kernel log would tell why"
-        )
-        return [
-            Finding(
-                kind="process-death",
-                status=Status.INSUFFICIENT,
-                weight=0.3,
-                reason=f"The process of {_who(incident, record)} ended by {signal} and the others"
-                f" lost it{likely}. That alone accuses no card.",
-                clues=(record,),
-                rank=incident.rank_of(record),
-                host=record.host,
-                at=said_at(record),
-            )
-        ]
-    return []

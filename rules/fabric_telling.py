@@ -97,6 +97,7 @@ def tell_link(said: dict[str, Said], link: Link, now: datetime) -> list[Output]:
                 reason=f"{link.finding.words}.",
                 host=link.host,
                 evidence=link.refs,
+                hcas=tuple(sorted({end.device for end in link.ends if end.device})),
             )
         ]
     verdict = _verdict(incident, revision, at, now, link.domain, Cause.IB_LINK, finding, link.refs)
@@ -135,6 +136,7 @@ def _verdict(
         ),
         evidence=refs[:32],
         host=domain.host,
+        rule="switch" if domain.kind is DomainKind.SWITCH else "fabric-errors",
     )
 
 

@@ -8,19 +8,25 @@ from collections import Counter
 
 from evidence.decisions import DomainKind, Says, Status
 from evidence.records import NcclKind
-from rules.clues import text_of
-from rules.incident import Finding, Incident, Wait, said_at
+from rules.clues import is_dump, text_of
+from rules.incident import Finding, Incident, Wait
+from rules.times import said_at
 
-__all__ = ["lagging", "missing", "recorded", "undecided"]
+__all__ = ["desynced", "lagging", "missing", "recorded", "undecided"]
 
 _ALL = 1.0
 #: What one collective witness is worth when it names one rank and everybody else reported.
 _MISSING_WEIGHT = 0.7
 _LAGGING_WEIGHT = 0.4
-#: Rank 0 alone is late at a barrier: mostly it writes a checkpoint or evaluates.
-_BARRIER_WEIGHT = 0.25
+#: What mostly happens in software: a checkpoint before a barrier.
+_OFTEN_WEIGHT = 0.25
+#: Collectives of a group that belong to its first step: set-up, parameters, one gradient.
+_FIRST_STEP = 3
 #: Ranks that must wait before one that is not heard is called by name without a rank map.
 _ENOUGH = 3
+#: Words of a desync report for ranks that did join.
+_JOINED = ("started", "not-finished")
+_NAMES = 8
 #: Operations that concern pairs of ranks: the others have no reason to wait.
 _PAIRS = ("SEND", "RECV", "COALESCED")
 
@@ -42,6 +48,8 @@ def missing(incident: Incident, named: int) -> list[Finding]:
     if not incident.complete:
         enough = len(silent) == 1 and len(waiting) >= _ENOUGH and not _one_to_one(incident)
         return [_perhaps_missing(incident, sorted(silent))] if enough else []
+    if _first_step(incident):
+        return [_perhaps_missing(incident, sorted(silent), slow=True)]
     if not node and not all(roster.gpu(rank) for rank in silent):
         return [_perhaps_missing(incident, sorted(silent))]
     return [
@@ -58,9 +66,8 @@ def _joined(incident: Incident) -> set[int]:
     return {
         rank
         for record in incident.of(NcclKind.DUMP_SIGNAL)
-        if record.last_enqueued is not None
-        and record.last_enqueued >= target
-        and (rank := incident.rank_of(record)) is not None
+        if record.last_enqueued is not None and record.last_enqueued >= target
+        for rank in incident.ranks_of(record)
     }
 
 
@@ -69,10 +76,19 @@ def _one_to_one(incident: Incident) -> bool:
     return all(any(word in op for word in _PAIRS) for op in ops)
 
 
-def _before_a_barrier(incident: Incident, ranks: list[int]) -> bool:
-    """Whether rank 0 alone is awaited at what is a barrier: a reduction of one number."""
-    return ranks == [0] and all(
-        wait.numel[0] == 1 and "REDUCE" in (wait.op or "") for wait in incident.waits
+def _often(incident: Incident, ranks: list[int]) -> str:
+    """What mostly makes ranks late in such a place, in words; empty where nothing stands out."""
+    waits = incident.waits
+    # A barrier is a reduction of one number.
+    if ranks == [0] and all(w.numel[0] == 1 and "REDUCE" in (w.op or "") for w in waits):
+        return "; that is a barrier, and rank 0 mostly writes a checkpoint or evaluates before it"
+    return ""
+
+
+def _first_step(incident: Incident) -> bool:
+    """Whether all wait in the first collectives, before which ranks load and compile."""
+    return all(
+        w.default and w.seq is not None and 0 <= w.seq <= _FIRST_STEP for w in incident.waits
     )
 
 
@@ -83,7 +99,7 @@ def recorded(incident: Incident) -> list[Finding]:
     """
     for record in incident.of(NcclKind.FLIGHT_RECORDER):
         size = incident.roster.world_size or record.comm_size
-        if len(record.ranks) != 1 or "missing ranks" not in text_of(record):
+        if is_dump(record) or len(record.ranks) != 1 or "missing ranks" not in text_of(record):
             continue
         if size is not None and len(record.ranks) * 2 >= size:
             continue
@@ -106,11 +122,40 @@ def recorded(incident: Incident) -> list[Finding]:
     return []
 
 
+def desynced(incident: Incident) -> list[Finding]:
+    """Ranks that PyTorch's desync report found outside what the others joined, if they are few."""
+    reports = incident.of(NcclKind.DESYNC)
+    outside = [r for r in reports if r.phase == "not-joined" and r.ranks and r.seq is not None]
+    if not outside:
+        return []
+    first = min(outside, key=lambda record: record.seq or 0)
+    joined = set(incident.waiting)
+    joined |= {rank for r in reports if r.phase in _JOINED for rank in r.ranks}
+    late = sorted({rank for r in outside if r.seq == first.seq for rank in r.ranks} - joined)
+    if not late or len(late) >= len(joined):
+        return []
+    alone = late[0] if len(late) == 1 else None
+    return [
+        Finding(
+            kind="missing-rank",
+            status=Status.INSUFFICIENT,
+            weight=0.2,
+            reason=f"{len(joined)} ranks joined collective {first.seq}, and rank"
+            f" {', '.join(map(str, late[:_NAMES]))} finished the one before and did not, by"
+            " PyTorch's desync report; why, its own log and its host's kernel log would tell.",
+            clues=outside,
+            rank=alone,
+            host=None if alone is None else incident.roster.host(alone),
+            at=incident.stalled_at or said_at(first),
+        )
+    ]
+
+
 def _place_of_stall(incident: Incident) -> str:
-    places = {(wait.group, wait.seq) for wait in incident.waits}
+    places = {(wait.group, wait.seq): wait.name for wait in incident.waits}
     if len(places) > 1:
         return f"in {len(places)} collectives of the groups they share, and only it waits for none"
-    ((group, seq),) = places
+    (((_, seq), group),) = places.items()
     op = next((wait.op for wait in incident.waits if wait.op), "a collective")
     return f"in {op} {'' if seq is None else f'number {seq} '}of group {group or 'default'}"
 
@@ -120,10 +165,10 @@ def _missing(incident: Incident, ranks: list[int], node: str | None, share: floa
     host = node or roster.host(ranks[0])
     others = len(incident.waiting)
     # The reader of that host's logs lives if another rank there was heard.
-    heard = any(r in incident.waiting for r in roster.hosts().get(host or "", []))
+    heard = any(r in incident.waiting for r in incident.hosts.get(host or "", []))
     top = _MISSING_WEIGHT / 2 if _one_to_one(incident) else _MISSING_WEIGHT
-    barrier = _before_a_barrier(incident, ranks)
-    top = min(top, _BARRIER_WEIGHT) if barrier else top
+    often = _often(incident, ranks)
+    top = min(top, _OFTEN_WEIGHT) if often else top
     weight = top * min(share, _ALL) / max(1, len(incident.silent) if not node else 1)
     who = f"all ranks of {node}" if node else f"rank {ranks[0]} on {host}"
     return Finding(
@@ -132,12 +177,7 @@ def _missing(incident: Incident, ranks: list[int], node: str | None, share: floa
         says=Says.ACCUSES,
         weight=round(weight if heard else weight * 0.6, 3),
         reason=f"{others} of {len(incident.expected)} ranks waited {_place_of_stall(incident)};"
-        f" only {who} never did and left no word of its own why"
-        + (
-            "; that is a barrier, and rank 0 mostly writes a checkpoint or evaluates before it."
-            if barrier
-            else "."
-        ),
+        f" only {who} never did and left no word of its own why{often}.",
         clues=[wait.clue for wait in incident.waits],
         part=DomainKind.NODE if node else DomainKind.GPU,
         rank=None if node else ranks[0],
@@ -146,16 +186,22 @@ def _missing(incident: Incident, ranks: list[int], node: str | None, share: floa
     )
 
 
-def _perhaps_missing(incident: Incident, silent: list[int]) -> Finding:
+def _perhaps_missing(incident: Incident, silent: list[int], *, slow: bool = False) -> Finding:
     alone = silent[0] if len(silent) == 1 else None
     names = ", ".join(map(str, silent))
+    why = (
+        " is not among them; it is the first step, before which ranks load and compile for unequal"
+        " times: its own log would tell."
+        if slow
+        else " is not among them, but nothing shows that its log was read, or which card it runs"
+        " on: its log and NCCL_DEBUG=INFO from the start would settle it."
+    )
     return Finding(
         kind="missing-rank",
         status=Status.INSUFFICIENT,
         weight=0.2,
         reason=f"{len(incident.waiting)} ranks waited {_place_of_stall(incident)}; rank {names}"
-        " is not among them, but nothing shows that its log was read, or which card it runs on:"
-        " its log and NCCL_DEBUG=INFO from the start would settle it.",
+        + why,
         clues=[wait.clue for wait in incident.waits],
         rank=alone,
         host=None if alone is None else incident.roster.host(alone),
@@ -197,7 +243,7 @@ def lagging(incident: Incident) -> list[Finding]:
                 status=Status.SUSPECTED,
                 says=Says.ACCUSES,
                 weight=_LAGGING_WEIGHT,
-                reason=f"Rank {last.rank} is stuck in {op} number {lowest} of group {last.group},"
+                reason=f"Rank {last.rank} is stuck in {op} number {lowest} of group {last.name},"
                 " which all the other ranks completed.",
                 clues=[last.clue, *(wait.clue for wait in ahead)],
                 part=DomainKind.GPU,

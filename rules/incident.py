@@ -3,21 +3,27 @@
 A timeout says "I waited", never who was missing; the rank that waits for nobody is looked for.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
 from evidence.decisions import Cause, DomainKind, Says, Status
+from evidence.ranks import from_ranges
 from evidence.records import NcclKind, NcclRecord
-from rules.ranks import Processes, Roster, is_default_group
-from rules.stage import reckonable
+from rules.clues import opens
+from rules.keeping import Alike
+from rules.ranks import RANKS_MAX, Processes, Roster, is_default_group
+from rules.times import begun_at, elapsed, order, said_at
 
-__all__ = ["Finding", "Incident", "Wait", "order", "said_at"]
+__all__ = ["Finding", "Incident", "Wait", "last_incident"]
 
 #: Before the first rank began to wait, a cause may lie this long (a rank dies, then others call).
 _LEAD = timedelta(seconds=300)
+#: Members of all groups together; a job of 8,192 ranks in five groups each has 40,960.
+_MEMBERS_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,7 @@ class Finding:
     """What one judge concludes; who it is about is a rank, a host, or nobody.
 
     ``part`` JOB names no part: the rank and host in it are for the reader, never for an isolator.
+    ``ends`` are hosts of which this says nothing by itself, though it joins what their links say.
     """
 
     kind: str
@@ -39,6 +46,7 @@ class Finding:
     host: str | None = None
     port: int | None = None
     at: datetime | None = None
+    ends: Sequence[str] = ()
 
 
 class Wait(NamedTuple):
@@ -46,6 +54,7 @@ class Wait(NamedTuple):
 
     rank: int
     group: str
+    name: str
     default: bool
     seq: int | None
     op: str | None
@@ -56,51 +65,37 @@ class Wait(NamedTuple):
     clue: NcclRecord
 
 
-def said_at(record: NcclRecord) -> datetime:
-    """When a line was said: its own time, or when it was read."""
-    return reckonable(record.at or record.observed_at)
-
-
-def order(record: NcclRecord) -> tuple[datetime, str, str, int, str]:
-    """The order in which lines are taken, whatever order they arrived in."""
-    return (
-        said_at(record),
-        record.host or "",
-        record.file or record.source,
-        record.offset or record.line or 0,
-        record.id,
-    )
-
-
-def _elapsed(record: NcclRecord) -> timedelta:
-    return timedelta(milliseconds=min(record.elapsed_ms or 0, 7 * 86_400_000))
-
-
 def last_incident(records: Iterable[NcclRecord]) -> list[NcclRecord]:
     """The newest lines that belong together, in order: older ones are another story.
 
     A line belongs when it was said no earlier than `_LEAD` before the earliest wait that a later
-    line speaks of.
+    line speaks of. It begins with the newest symptom: what calm lines say after it belongs too.
     """
     ordered = sorted(records, key=order)
     reach: datetime | None = None
     for place in range(len(ordered) - 1, -1, -1):
         record = ordered[place]
+        if reach is None and not opens(record):
+            continue
         if reach is not None and said_at(record) < reach:
             return ordered[place + 1 :]
-        begin = said_at(record) - _elapsed(record) - _LEAD
+        begin = said_at(record) - elapsed(record) - _LEAD
         reach = begin if reach is None else min(reach, begin)
     return ordered
 
 
 @dataclass(frozen=True)
 class Incident:
-    """The lines of one incident (in order) over the ranks of its attempt."""
+    """The lines of one incident (in order) over the ranks of its attempt.
+
+    ``alike`` are statements of several ranks, by the id of the line that stands for them.
+    """
 
     job: str
     roster: Roster
     records: Sequence[NcclRecord]
     lost: int = 0
+    alike: Mapping[str, Alike] = field(default_factory=dict)
     _ranks: dict[str, int | None] = field(default_factory=dict)
 
     def rank_of(self, record: NcclRecord) -> int | None:
@@ -123,37 +118,64 @@ class Incident:
         """The lines of some kinds, in order."""
         return [record for record in self.records if record.kind in kinds]
 
+    def ranks_of(self, record: NcclRecord) -> tuple[int, ...]:
+        """All ranks that said what a line says; none where that cannot be told."""
+        if record.id in self.alike:
+            return self.alike[record.id].ranks
+        rank = self.rank_of(record)
+        return () if rank is None else (rank,)
+
+    def rank_by_file(self, record: NcclRecord) -> int | None:
+        """The rank of a line, or else the only rank that speaks in its file."""
+        rank = self.rank_of(record)
+        if rank is not None or record.file is None:
+            return rank
+        place = (record.host, record.file)
+        same = [one for one in self.records if (one.host, one.file) == place]
+        ranks = {rank for one in same for rank in self.ranks_of(one)}
+        return ranks.pop() if len(ranks) == 1 else None
+
+    @cached_property
+    def hosts(self) -> dict[str, list[int]]:
+        """Ranks by host, both in order."""
+        return self.roster.hosts()
+
+    @cached_property
+    def observed_at(self) -> datetime:
+        """When the last of its lines was read."""
+        read = [record.observed_at for record in self.records]
+        return max(read + [one.observed_at for one in self.alike.values()])
+
     @cached_property
     def waits(self) -> list[Wait]:
         """Each rank's timeouts, the two messages that carry the same numbers made one."""
         merged: dict[tuple[int, int | None], list[Wait]] = {}
         for record in self.of(NcclKind.TIMEOUT):
-            rank = self.rank_of(record)
-            if rank is None:
-                continue
-            wait = self._wait(rank, record)
-            same = merged.setdefault((rank, wait.seq), [])
-            for place, earlier in enumerate(same):
-                # One message names the group, the other one the operation.
-                if earlier.group == wait.group or "" in (earlier.group, wait.group):
-                    same[place] = _join(earlier, wait)
-                    break
-            else:
-                same.append(wait)
+            for rank in self.ranks_of(record):
+                wait = self._wait(rank, record)
+                same = merged.setdefault((rank, wait.seq), [])
+                for place, earlier in enumerate(same):
+                    # One message names the group, the other one the operation.
+                    if _one_group(earlier, wait):
+                        same[place] = _join(earlier, wait)
+                        break
+                else:
+                    same.append(wait)
         waits = [wait for same in merged.values() for wait in same]
         return sorted(waits, key=lambda wait: (wait.rank, wait.group, wait.seq or 0))
 
-    @staticmethod
-    def _wait(rank: int, record: NcclRecord) -> Wait:
-        known = record.elapsed_ms is not None
+    def _wait(self, rank: int, record: NcclRecord) -> Wait:
+        alike = self.alike.get(record.id)
         return Wait(
             rank=rank,
-            group=record.group_desc or record.group or "",
+            # A description is shared by all groups of a sort: the group's own name comes first.
+            group=record.group or record.group_desc or "",
+            name=record.group_desc or record.group or "",
             default=is_default_group(record),
             seq=record.seq,
             op=record.op,
             numel=(record.numel_in, record.numel_out),
-            since=said_at(record) - _elapsed(record) if known else None,
+            since=begun_at(record) if alike is None else alike.since,
             enqueued=record.last_enqueued,
             completed=record.last_completed,
             clue=record,
@@ -166,12 +188,46 @@ class Incident:
 
     @cached_property
     def expected(self) -> frozenset[int]:
-        """The ranks of the job: of its world communicator, else up to the highest one seen."""
+        """The ranks of which something is expected.
+
+        Those of the groups that are waited in where a dump tells their members, else of the world
+        communicator, else up to the highest one seen.
+        """
+        if self.waits and all(wait.group in self.members for wait in self.waits):
+            groups = {wait.group for wait in self.waits}
+            return frozenset().union(*(self.members[group] for group in groups))
         if self.roster.world_size is not None:
             return frozenset(range(self.roster.world_size))
         seen = set(self.roster.places) | self.waiting
-        seen |= {rank for record in self.records if (rank := self.rank_of(record)) is not None}
-        return frozenset(range(max(seen) + 1)) if seen else frozenset()
+        seen |= {rank for record in self.records for rank in self.ranks_of(record)}
+        return frozenset(range(min(max(seen) + 1, RANKS_MAX))) if seen else frozenset()
+
+    @cached_property
+    def members(self) -> dict[str, frozenset[int]]:
+        """The ranks of process groups, where dumps agree on them."""
+        told: dict[str, set[str]] = {}
+        for one in self.alike.values():
+            if one.clue.members and one.clue.group:
+                told.setdefault(one.clue.group, set()).add(one.clue.members)
+        return {
+            group: self.members_by_text[text]
+            for group, texts in told.items()
+            if len(texts) == 1 and (text := min(texts)) in self.members_by_text
+        }
+
+    @cached_property
+    def members_by_text(self) -> dict[str, frozenset[int]]:
+        """The ranks that dumps write as ranges, as long as all of them are believable."""
+        found: dict[str, frozenset[int]] = {}
+        room = _MEMBERS_MAX
+        for text in sorted({one.clue.members for one in self.alike.values() if one.clue.members}):
+            with suppress(ValueError):
+                ranks = frozenset(from_ranges(text))
+                room -= len(ranks)
+                if room < 0:
+                    break
+                found[text] = ranks
+        return found
 
     @property
     def complete(self) -> bool:
@@ -202,6 +258,11 @@ class Incident:
         return self.timed_out_at is None or said_at(record) <= self.timed_out_at
 
 
+def _one_group(one: Wait, other: Wait) -> bool:
+    names = (one.group, other.group)
+    return one.group == other.group or "" in names or (one.default and other.default)
+
+
 def _join(one: Wait, other: Wait) -> Wait:
     """One wait out of two messages about it: whatever either of them tells."""
 
@@ -214,6 +275,7 @@ def _join(one: Wait, other: Wait) -> Wait:
     return Wait(
         rank=one.rank,
         group=one.group or other.group,
+        name=one.name or other.name,
         default=one.default and other.default,
         seq=one.seq,
         op=one.op or other.op,

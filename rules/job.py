@@ -4,7 +4,6 @@ Nothing crosses attempts, and nothing depends on the order in which lines arrive
 by their own time before anybody is named.
 """
 
-import re
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -13,36 +12,20 @@ from msgspec.structs import replace
 from evidence.decisions import Domain, Says, Status, Suspicion, Witness
 from evidence.identity import digest
 from evidence.records import NcclKind, NcclRecord
-from rules.clues import KEPT, opens, text_of
+from rules.clues import keeps, opens
 from rules.collective import conclude
-from rules.incident import Incident, last_incident, order, said_at
+from rules.incident import Incident, last_incident
+from rules.keeping import Clues
 from rules.policy import GoverningRules
 from rules.ranks import Roster
 from rules.stage import Arrived
+from rules.times import said_at
 
 __all__ = ["Attempt", "JobState", "Said", "due", "step"]
 
-#: Lines one attempt keeps: eight for each rank of a job of 2,048.
-CLUES_KEPT = 16384
 ATTEMPTS_KEPT = 2
-#: Timeouts that keep their words: as many as a suspicion quotes.
-TEXTS_KEPT = 32
-_RAW_KEPT = 400
-_SAME_S = 3600
-
-#: Kinds whose words say more than their fields.
-_WORDY = frozenset(
-    {
-        NcclKind.MISMATCH,
-        NcclKind.BARRIER_MISSING,
-        NcclKind.IB_ASYNC,
-        NcclKind.CUDA_ERROR,
-        NcclKind.NVLS,
-        NcclKind.OUT_OF_MEMORY,
-        NcclKind.PYTHON_ERROR,
-    }
-)
-_NUMBERS = re.compile(r"[0-9a-f]{2,}|\d")  # [rank3]:[E513 13:25:57.714786872
+#: Lines that tell who runs where.
+_TEACHING = frozenset({NcclKind.COMM_INIT, NcclKind.RANK_MAP, NcclKind.SETUP})
 
 
 class Said(Struct, frozen=True, omit_defaults=True):
@@ -61,19 +44,16 @@ class Said(Struct, frozen=True, omit_defaults=True):
 class Attempt(Struct, frozen=True, omit_defaults=True):
     """One attempt of a job: its ranks, its telling lines, and what was said about it.
 
-    ``judge_at`` and ``limit_at`` are None while nothing waits for a judgement. ``lost`` counts
-    lines dropped because the bound was reached: absence then proves nothing. ``texts`` are the
-    keys of the timeouts whose words are kept, for a reader; the numbers of all are.
+    ``judge_at`` and ``limit_at`` are None while nothing waits for a judgement. ``heard`` are the
+    ranks that spoke since the first symptom.
     """
 
     roster: Roster = Roster()
-    clues: dict[str, NcclRecord] = {}
+    clues: Clues = Clues()
     heard: frozenset[str] = frozenset()
     judge_at: datetime | None = None
     limit_at: datetime | None = None
     said: tuple[Said, ...] = ()
-    texts: tuple[str, ...] = ()
-    lost: int = 0
 
 
 class JobState(Struct, frozen=True, omit_defaults=True):
@@ -157,80 +137,27 @@ def _too_old(state: JobState, number: int) -> bool:
 def _learn(
     attempt: Attempt, record: NcclRecord, arrived: Arrived, rules: GoverningRules
 ) -> Attempt:
-    teaches = record.kind in KEPT or record.kind in (NcclKind.COMM_INIT, NcclKind.RANK_MAP)
-    if not teaches:
+    kept = keeps(record)
+    if not kept and record.kind not in _TEACHING:
         return attempt
     roster = attempt.roster.learn(record)
     if roster is not attempt.roster:
         attempt = replace(attempt, roster=roster)
-    if record.kind not in KEPT:
+    if not kept:
         return attempt
     if record.at is None:
         record = replace(record, at=arrived.at)
-    if len(record.raw) > _RAW_KEPT:
-        record = replace(record, raw=record.raw[:_RAW_KEPT])
     return _keep(attempt, record, arrived.at, rules)
 
 
-def _key(record: NcclRecord) -> str:
-    """Lines that say the same thing of the same rank within the hour are one clue."""
-    who = record.rank if record.rank is not None else record.comm_rank
-    return digest(
-        record.kind,
-        record.host,
-        who,
-        record.pid,
-        record.local_rank,
-        record.group,
-        record.group_desc,
-        record.seq,
-        record.op,
-        record.peer,
-        record.hca,
-        record.status,
-        record.exit_code,
-        record.ranks,
-        int(said_at(record).timestamp()) // _SAME_S,
-        _NUMBERS.sub("", text_of(record))[:_RAW_KEPT] if record.kind in _WORDY else None,
-    )
-
-
-def _merge(one: NcclRecord, other: NcclRecord) -> NcclRecord:
-    """The earlier of two equal lines, with the largest numbers either of them told."""
-    first, second = sorted((one, other), key=order)
-    numbers = {}
-    for name in ("elapsed_ms", "last_enqueued", "last_started", "last_completed"):
-        told = [n for n in (getattr(first, name), getattr(second, name)) if n is not None]
-        numbers[name] = max(told, default=None)
-    return replace(first, **numbers)
-
-
 def _keep(attempt: Attempt, record: NcclRecord, now: datetime, rules: GoverningRules) -> Attempt:
-    key = _key(record)
-    known = attempt.clues.get(key)
-    clue = record if known is None or known.id == record.id else _merge(known, record)
-    if clue == known:
+    clues, new = attempt.clues.keep(record)
+    if clues is attempt.clues and not (new and attempt.judge_at):
         return attempt
-    if known is None and len(attempt.clues) >= CLUES_KEPT:
-        return replace(attempt, lost=attempt.lost + 1)
-    clues = {**attempt.clues, key: clue}
-    texts = attempt.texts
-    if clue.kind is NcclKind.TIMEOUT:
-        texts = _shorten(clues, key, texts)
-    attempt = replace(attempt, clues=clues, texts=texts)
-    if known is not None or not (opens(record) or attempt.said or attempt.judge_at):
+    attempt = replace(attempt, clues=clues)
+    if not new or not (opens(record) or attempt.said or attempt.judge_at):
         return attempt
     return _await_more(attempt, record, now, rules)
-
-
-def _shorten(clues: dict[str, NcclRecord], key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Drop the words of all timeouts but the earliest: a large job says the same a thousandfold."""
-    texts = tuple(dict.fromkeys((*texts, key)))
-    if len(texts) <= TEXTS_KEPT:
-        return texts
-    latest = max(texts, key=lambda one: order(clues[one]))
-    clues[latest] = replace(clues[latest], raw="", timeout_ms=None, numel_out=None, message=None)
-    return tuple(one for one in texts if one != latest)
 
 
 def _await_more(
@@ -238,7 +165,7 @@ def _await_more(
 ) -> Attempt:
     """Put the judgement off while ranks that were not heard yet go on reporting."""
     settle = timedelta(seconds=rules.policy.job.settle_across_hosts_s)
-    member = f"{record.host}/{record.rank if record.rank is not None else record.pid}"
+    member = f"{record.host}/{record.pid}" if record.rank is None else str(record.rank)
     if attempt.judge_at is None or attempt.limit_at is None:
         limit = now + timedelta(seconds=rules.policy.job.settle_limit_s)
         return replace(attempt, judge_at=now + settle, limit_at=limit, heard=frozenset({member}))
@@ -249,11 +176,21 @@ def _await_more(
 
 
 def _judge(number: int, attempt: Attempt, rules: GoverningRules) -> tuple[Attempt, list[Suspicion]]:
-    records = last_incident(attempt.clues.values())
+    alike = {one.clue.id: one for one in attempt.clues.alike.values()}
+    lines = {line.id: line for line in attempt.clues.lines.values()}
+    records = last_incident((lines | {key: one.clue for key, one in alike.items()}).values())
+    clues = attempt.clues.only({record.id: record for record in records})
+    attempt = replace(attempt, clues=clues)
     if not any(map(opens, records)):  # only echoes of what was judged before
         return replace(attempt, judge_at=None, limit_at=None, heard=frozenset()), []
     job = records[0].job
-    incident = Incident(job=job, roster=attempt.roster, records=records, lost=attempt.lost)
+    incident = Incident(
+        job=job,
+        roster=attempt.roster,
+        records=records,
+        lost=clues.lost,
+        alike={key: one for key, one in alike.items() if key in {r.id for r in records}},
+    )
     found = conclude(incident, number, rules.policy.job.missing_ranks_named)
     standing = {_sense(said) for said in attempt.said}
     fresh = [suspicion for suspicion in found if _sense(suspicion) not in standing]

@@ -6,13 +6,14 @@ when several hosts name the same one, and a lost peer is a process that ended, n
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from evidence.decisions import Cause, DomainKind, Says, Status
 from evidence.records import NcclKind, NcclRecord
 from rules.clues import opens, text_of
-from rules.incident import Finding, Incident, said_at
-from rules.ranks import host_of, peer_name
+from rules.incident import Finding, Incident
+from rules.ranks import peer_name
+from rules.times import said_at
 
 __all__ = ["access_violation", "lost_peer", "lost_store", "port_error", "unreachable"]
 
@@ -26,11 +27,13 @@ _ACTIVE = re.compile(r"port active", re.IGNORECASE)
 _RETRY_EXCEEDED, _RECEIVER_NOT_READY = 12, 13
 _FLUSHED = 5  # the queue pair was in error already
 _REFUSED = (9, 10, 11)  # the far HCA refused
+#: Hosts that are asked for their links when transfers between them got no answer.
+_ENDS_TOLD = 16
 
 
 def _hosts(incident: Incident) -> list[str]:
     told = {record.host for record in incident.records if record.host}
-    return sorted(told | set(incident.roster.hosts()))
+    return sorted(told | set(incident.hosts))
 
 
 def _names(names: Iterable[str]) -> str:
@@ -139,11 +142,11 @@ def unreachable(incident: Incident) -> list[Finding]:
     ]
     if not records:
         return []
-    hosts = _hosts(incident)
+    far_end = _far_ends(incident, records)
     votes: dict[str, set[str]] = defaultdict(set)
     for record in records:
-        if record.peer is not None and record.host is not None and record.status not in _REFUSED:
-            peer = host_of(record.peer, hosts)
+        if record.host is not None and record.status not in _REFUSED:
+            peer = far_end(record)
             if peer is not None and peer != record.host:
                 votes[peer].add(record.host)
     first = records[0]
@@ -167,7 +170,7 @@ def unreachable(incident: Incident) -> list[Finding]:
             )
         ]
     ends = {record.host for record in records if record.host}
-    ends |= {host_of(r.peer, hosts) or peer_name(r.peer) or "itself" for r in records if r.peer}
+    ends |= {far_end(r) or peer_name(r.peer) or "itself" for r in records if r.peer}
     kind = {
         _RETRY_EXCEEDED: "the far end did not answer",
         _RECEIVER_NOT_READY: "the receiving process was not ready",
@@ -184,8 +187,36 @@ def unreachable(incident: Incident) -> list[Finding]:
             " ends would settle it.",
             clues=records,
             at=said_at(first),
+            ends=_ends(records, far_end),
         )
     ]
+
+
+def _far_ends(incident: Incident, records: list[NcclRecord]) -> Callable[[NcclRecord], str | None]:
+    """How to tell the host at the far end of a transfer: by its name, its address or its GID."""
+    hosts = _hosts(incident)
+    gids: dict[str, str] = {}
+    for record in records:
+        if record.local_gid is not None and record.host is not None:
+            same = gids.setdefault(record.local_gid, record.host) == record.host
+            gids[record.local_gid] = record.host if same else ""
+
+    def far_end(record: NcclRecord) -> str | None:
+        named = incident.roster.host_at(record.peer, hosts)
+        return named or gids.get(record.remote_gid or "") or None
+
+    return far_end
+
+
+def _ends(
+    records: list[NcclRecord], far_end: Callable[[NcclRecord], str | None]
+) -> tuple[str, ...]:
+    """The hosts at both ends of transfers that got no answer: their links may tell why."""
+    ends: set[str | None] = set()
+    for record in records:
+        if record.kind is NcclKind.IB_CONNECT or record.status == _RETRY_EXCEEDED:
+            ends |= {record.host, far_end(record)}
+    return tuple(sorted(filter(None, ends))[:_ENDS_TOLD])
 
 
 def lost_peer(incident: Incident) -> list[Finding]:
@@ -197,7 +228,7 @@ def lost_peer(incident: Incident) -> list[Finding]:
     accused: dict[str, set[str]] = defaultdict(set)
     for record in records:
         if record.peer is not None:
-            peer = host_of(record.peer, hosts) or peer_name(record.peer)
+            peer = incident.roster.host_at(record.peer, hosts) or peer_name(record.peer)
             if peer is not None and peer != record.host:  # the own host is a neighbour's proxy
                 accused[peer].add(f"{record.host}/{record.pid}")
     accusers = {record.host for record in records}
@@ -233,7 +264,8 @@ def lost_store(incident: Incident) -> list[Finding]:
     if not records or 0 in incident.waiting:
         return []
     hosts = _hosts(incident)
-    peers = {host_of(r.peer, hosts) or peer_name(r.peer) for r in records if r.peer}
+    roster = incident.roster
+    peers = {roster.host_at(r.peer, hosts) or peer_name(r.peer) for r in records if r.peer}
     host = peers.pop() if len(peers) == 1 else None
     return [
         Finding(

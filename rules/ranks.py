@@ -13,8 +13,17 @@ from msgspec.structs import replace
 from evidence.decisions import Domain, DomainKind
 from evidence.records import NcclKind, NcclRecord
 
-__all__ = ["Place", "Roster", "host_of", "is_default_group", "peer_name"]
+__all__ = ["RANKS_MAX", "Place", "Roster", "host_of", "is_default_group", "peer_name"]
 
+
+_LOOPBACK = ("127.", "localhost", "::1")
+#: The owner of an address that several hosts claim.
+_NOBODY = ""
+_ADDRESSES_MAX = 8192
+#: The ranks that are known one by one are the first ones; of the others, only that they are.
+_PLACES_MAX = 8192
+#: No job has more ranks: a mangled line that says so is not believed.
+RANKS_MAX = 1 << 17
 
 #: Global ranks by ("pid" or "local_rank", host, number).
 Processes = dict[tuple[str, str | None, int], int]
@@ -31,10 +40,15 @@ class Place(Struct, frozen=True, array_like=True):
 
 
 class Roster(Struct, frozen=True, omit_defaults=True):
-    """The ranks of one attempt; ``world_size`` is None until a communicator line told it."""
+    """The ranks of one attempt; ``world_size`` is None until a communicator line told it.
+
+    ``addresses`` are hosts by the addresses that their processes printed; one that several hosts
+    claim (a bridge's, a container's) belongs to none.
+    """
 
     world_size: int | None = None
     places: dict[int, Place] = {}
+    addresses: dict[str, str] = {}
 
     def learn(self, record: NcclRecord) -> "Roster":
         """Take over what one line tells; the same object back when it is nothing new."""
@@ -42,6 +56,8 @@ class Roster(Struct, frozen=True, omit_defaults=True):
             return self._learn_communicator(record)
         if record.kind is NcclKind.RANK_MAP:
             return self._learn_agent(record)
+        if record.kind is NcclKind.SETUP:
+            return self._learn_address(record)
         if record.rank is not None:
             told = Place(host=record.host, pid=record.pid, local_rank=record.local_rank)
             return self.with_places({record.rank: told}, newest=False)
@@ -49,7 +65,8 @@ class Roster(Struct, frozen=True, omit_defaults=True):
 
     def _learn_communicator(self, record: NcclRecord) -> "Roster":
         rank, size = record.comm_rank, record.comm_size
-        if rank is None or size is None or size < (self.world_size or 0):
+        known = self.world_size or 0
+        if rank is None or size is None or not known <= size <= RANKS_MAX:
             return self
         told = Place(host=record.host, pid=record.pid, pci=record.pci, index=record.nvml_dev)
         if size > (self.world_size or 0):
@@ -65,9 +82,26 @@ class Roster(Struct, frozen=True, omit_defaults=True):
             for local, rank in enumerate(record.ranks)
         }
         roster = self.with_places(told, newest=False)
-        if record.comm_size and record.comm_size > (roster.world_size or 0):
+        if record.comm_size and RANKS_MAX >= record.comm_size > (roster.world_size or 0):
             roster = replace(roster, world_size=record.comm_size)
         return roster
+
+    def _learn_address(self, record: NcclRecord) -> "Roster":
+        address = record.address
+        if record.host is None or address is None or record.phase not in ("bootstrap", "network"):
+            return self
+        known = self.addresses.get(address)
+        owner = record.host if known in (None, record.host) else _NOBODY
+        if known == owner or address.startswith(_LOOPBACK) or len(self.addresses) >= _ADDRESSES_MAX:
+            return self
+        return replace(self, addresses={**self.addresses, address: owner})
+
+    def host_at(self, peer: str | None, hosts: Iterable[str]) -> str | None:
+        """The host that a printed peer is: one of ``hosts`` by name, or the owner of an address."""
+        name = peer_name(peer)
+        if name is None:
+            return None
+        return host_of(peer, hosts) or self.addresses.get(name) or None
 
     def with_places(self, told: dict[int, Place], *, newest: bool) -> "Roster":
         """Merge what is told about some ranks; ``newest``: it wins over what was known."""
@@ -83,7 +117,7 @@ class Roster(Struct, frozen=True, omit_defaults=True):
                     )
                 )
             )
-            if merged != known:
+            if merged != known and rank < _PLACES_MAX:
                 changed[rank] = merged
         return replace(self, places=self.places | changed) if changed else self
 
@@ -169,9 +203,6 @@ def is_default_group(record: NcclRecord) -> bool:
     return record.group in (None, "", "0")
 
 
-_LOOPBACK = ("127.", "localhost", "::1")
-
-
 def peer_name(peer: str | None) -> str | None:
     """The bare name or address of a printed peer; None for a loopback or a local rank.
 
@@ -179,7 +210,7 @@ def peer_name(peer: str | None) -> str | None:
     """
     if not peer or peer.startswith("localRank"):
         return None
-    name = peer.strip("[").partition("<")[0].partition("]")[0]
+    name = peer.strip("[").partition("<")[0].partition("]")[0].partition("%")[0]
     if not name or name.startswith(_LOOPBACK):
         return None
     # NCCL and the kernel log know a host by its short name; an address stays whole.

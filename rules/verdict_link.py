@@ -22,7 +22,7 @@ from rules.widening import LINK_DOWN, NODE_DARK, last_word
 
 __all__ = ["blamed_link", "judge_dark", "judge_link"]
 
-_DEGRADED = "ib-degraded"
+_DEGRADED, _FLAPPING = "ib-degraded", "ib-flapping"
 
 
 def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement | None:
@@ -37,7 +37,7 @@ def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judge
     dark = any(other.subject == NODE_DARK for other in scene.others(incident))
     if not incident.revision and (dark or (felt is None and _only_watched(last))):
         return None  # named in the node's verdict, or nothing to tell
-    status, confidence, why = _weigh(last, felt, scene)
+    status, confidence, why = _weigh(incident, last, felt, scene)
     where = scene.state.host or "the node"
     also = f" Beside it, {felt.words[:200]}" if felt is not None else ""
     return Judgement(
@@ -62,18 +62,47 @@ def _only_watched(last: Fact) -> bool:
     return told.status is not Status.LOCALIZED and told.kind not in (LINK_DOWN, _DEGRADED)
 
 
-def _weigh(last: Fact, felt: Fact | None, scene: Scene) -> tuple[Status, float, str]:
+def _weigh(
+    incident: Incident, last: Fact, felt: Fact | None, scene: Scene
+) -> tuple[Status, float, str]:
     told = last.suspicion
     assert told is not None
     if told.kind == _DEGRADED:
         return Status.SUSPECTED, 0.3, " is slower than it could be"
     if told.kind == LINK_DOWN and not _lives(last, scene):
         return Status.SUSPECTED, 0.2, " is down, and so may be the node"
-    if told.status is Status.LOCALIZED:
-        return Status.LOCALIZED, 0.9 if felt is not None else 0.8, " is at fault"
+    if told.kind in (LINK_DOWN, _FLAPPING) and _restarts(incident, last, scene):
+        return Status.SUSPECTED, 0.2, " goes down with the node's others, which is the node's doing"
+    agrees = felt is not None and _same_adapter(last, felt, scene)
+    if told.status is Status.LOCALIZED or agrees:
+        return Status.LOCALIZED, 0.9 if agrees else 0.8, " is at fault"
     if felt is not None:
-        return Status.LOCALIZED, 0.8, " is at fault (two witnesses agree)"
+        return Status.SUSPECTED, 0.4, " is one of those of a node on which a job failed"
     return Status.SUSPECTED, 0.3, " is to be watched"
+
+
+def _restarts(incident: Incident, last: Fact, scene: Scene) -> bool:
+    """Whether the links of the node go up and down together, or the node itself was restarted."""
+    near = timedelta(seconds=scene.limits.incident_window_s)
+    others = {
+        other.subject
+        for other in scene.others(incident)
+        for fact in other.facts
+        if fact.suspicion is not None
+        and fact.suspicion.kind in (LINK_DOWN, _FLAPPING)
+        and abs(fact.at - last.at) <= near
+    }
+    if scene.state.adapters > 1:
+        return len(others) + 1 >= max(2, scene.state.adapters / 2)
+    return any(abs(at - last.at) <= 2 * near for at in scene.state.boots)
+
+
+def _same_adapter(last: Fact, felt: Fact, scene: Scene) -> bool:
+    """Whether the job failed on the adapter of this link; a node may have only one."""
+    assert last.suspicion is not None
+    assert felt.suspicion is not None
+    told = bool(last.suspicion.hcas and felt.suspicion.hcas)
+    return told or scene.state.adapters == 1
 
 
 def _lives(last: Fact, scene: Scene) -> bool:
@@ -97,9 +126,18 @@ def _felt(incident: Incident, last: Fact, scene: Scene) -> Fact | None:
                 and told.says is not Says.CLEARS
                 and told.cause is Cause.IB_LINK
                 and abs(fact.at - last.at) <= before
+                and not _elsewhere(last, fact)
             ):
                 return fact
     return None
+
+
+def _elsewhere(last: Fact, felt: Fact) -> bool:
+    """Whether the job's failure is told to be on other adapters than this link's."""
+    assert last.suspicion is not None
+    assert felt.suspicion is not None
+    here, there = set(last.suspicion.hcas), set(felt.suspicion.hcas)
+    return bool(here and there) and not here & there
 
 
 def judge_dark(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement | None:
@@ -150,6 +188,7 @@ def blamed_link(incident: Incident, scene: Scene) -> Incident | None:
                 and told.says is Says.ACCUSES
                 and told.kind != _DEGRADED
                 and abs(fact.at - incident.last) <= before
+                and not all(_elsewhere(fact, said) for said in incident.facts if said.suspicion)
             ):
                 return other
     return None

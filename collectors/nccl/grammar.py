@@ -49,8 +49,10 @@ def relevant(text: str) -> bool:
         or "ubprocess" in text
         or "worker group" in text
         or "nterrupt" in text
-        or ("raining " in text and ("raining is done" in text or "raining completed" in text))
+        or ("raining " in text and (" finished" in text or " done" in text or " complete" in text))
         or "Trainer.fit" in text
+        or ("checkpoint" in text and ("aving " in text or "aved " in text))
+        or "[Torch] Sav" in text
         or "MISMATCH" in text
         or "INCOMPLETE" in text
         or "DEAD" in text

@@ -106,10 +106,21 @@ _MPIRUN = re.compile(
 # `Fatal Python error: Aborted`, `Fatal Python error: Segmentation fault`
 _FATAL = re.compile(r"Fatal Python error: (?P<what>[^\n]{1,200})")
 # `[after training is done] datetime: ...` (Megatron), `Training completed. Do not forget to share`
+# `INFO training finished after 12000 steps`, `Training completed in 3 h`; but no epoch of it
 # `` `Trainer.fit` stopped: `max_epochs=3` reached. `` (Lightning)
 _TRAINED = re.compile(
     r"\[after training is done\]|Training completed\. Do not forget"
-    r"|`Trainer\.fit` stopped: `max_\w{1,20}=[^`]{1,20}` reached",
+    r"|`Trainer\.fit` stopped: `max_\w{1,20}=[^`]{1,20}` reached"
+    r"|^(?![^\n]{0,300}[Ee]poch)[^\n]{0,300}"
+    r"\b[Tt]raining (?:has |is )?(?:finished|completed?|done)\b",
+)
+# `saving checkpoint at iteration    5000 to /ckpt/run in torch_dist format` (Megatron)
+# `Saving model checkpoint to out/checkpoint-500` (Transformers)
+# `[Torch] Saving out/mp_rank_00_model_states.pt...` (DeepSpeed)
+# `successfully saved checkpoint from iteration    5000 to /ckpt/run`
+_SAVING = re.compile(
+    r"\b(?P<how>[Ss]av(?:ing|ed)) (?:an? |the |model )?checkpoint\b"
+    r"|\[Torch\] (?P<how2>Sav(?:ing|ed)) "
 )
 # `ValueError: not enough values to unpack (expected 2, got 1)`, `KeyboardInterrupt`
 _EXCEPTION = re.compile(
@@ -274,6 +285,11 @@ def _trained(found: re.Match[str], _: Prefixed) -> Fields:
     return {"kind": NcclKind.FINISHED, "phase": "training", "message": found[0]}
 
 
+def _saving(found: re.Match[str], _: Prefixed) -> Fields:
+    how = (found["how"] or found["how2"]).lower()
+    return {"kind": NcclKind.OTHER, "phase": how, "message": found.string[:200]}
+
+
 def _exception(found: re.Match[str], _: Prefixed) -> Fields | None:
     name = found["name"]
     # `ncclRemoteError: A call failed ...` is the second line of c10d's exception.
@@ -336,5 +352,7 @@ PYTHON_SHAPES = (
     Shape("Fatal Python error", _FATAL, _fatal),
     Shape("raining ", _TRAINED, _trained),
     Shape("Trainer.fit", _TRAINED, _trained),
+    Shape("checkpoint", _SAVING, _saving),
+    Shape("[Torch] Sav", _SAVING, _saving),
     Shape("", _EXCEPTION, _exception),
 )

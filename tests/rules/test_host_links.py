@@ -31,6 +31,7 @@ def fabric(seconds: float, kind: str = "ib-errors", **fields: Any) -> Suspicion:
         domain=Domain(kind=DomainKind.LINK, switch=LEAF, port=13, host=HOST),
         cause=Cause.IB_LINK,
         host=HOST,
+        hcas=("mlx5_4",),
         **(plain | fields),
     )
 
@@ -43,6 +44,7 @@ def failed_here(records: Records, seconds: float, **fields: Any) -> Suspicion:
         cause=Cause.IB_LINK,
         kind="ib-link",
         reason="two hosts could not reach this one",
+        hcas=fields.pop("hcas", ("mlx5_4",)),
         **fields,
     )
 
@@ -76,6 +78,27 @@ def test_a_few_errors_and_a_job_that_failed_there_name_the_link_once(
     (verdict,) = node.latest()
     assert (verdict.status, verdict.domain.id) == (Status.LOCALIZED, f"link:{LEAF}/13")
     assert {one.witness for one in verdict.testimony} == {Witness.FABRIC, Witness.COLLECTIVE}
+
+
+def test_a_few_errors_on_another_adapter_than_the_jobs_are_not_worth_a_word(
+    node: Node, records: Records
+) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(20))
+    node.take(failed_here(records, 21, hcas=("mlx5_2",)))
+    node.run_on()
+    assert [one.status for one in node.latest()] == [Status.SUSPECTED]
+    assert node.latest()[0].domain.switch is None
+
+
+def test_where_the_adapter_is_not_told_the_link_is_only_suspected(
+    node: Node, records: Records
+) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(20))
+    node.take(failed_here(records, 21, hcas=()))
+    node.run_on()
+    assert {one.status for one in node.latest()} == {Status.SUSPECTED}
 
 
 def test_a_job_that_failed_there_is_only_suspicious_without_counters(
@@ -166,6 +189,23 @@ def test_one_of_two_links_down_is_no_dark_node(node: Node, records: Records) -> 
     node.take(down(200, 13), 230)
     node.run_on()
     assert {one.domain.kind for one in node.verdicts} == {DomainKind.LINK}
+
+
+def test_links_that_flap_together_are_the_nodes_restarts(node: Node, records: Records) -> None:
+    node.feed(two_links(records))
+    for port in (13, 14):
+        domain = Domain(kind=DomainKind.LINK, switch=LEAF, port=port, host=HOST)
+        flaps = fabric(200, "ib-flapping", status=Status.LOCALIZED, weight=0.8)
+        node.take(replace(flaps, id=f"flap-{port}", domain=domain), 210)
+    node.run_on()
+    assert {one.status for one in node.latest()} == {Status.SUSPECTED}
+
+
+def test_one_link_that_flaps_alone_is_at_fault(node: Node, records: Records) -> None:
+    node.feed(two_links(records))
+    node.take(fabric(200, "ib-flapping", status=Status.LOCALIZED, weight=0.8), 210)
+    node.run_on()
+    assert [one.status for one in node.latest()] == [Status.LOCALIZED]
 
 
 def test_a_node_that_is_heard_again_was_only_restarted(node: Node, records: Records) -> None:

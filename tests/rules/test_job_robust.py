@@ -75,6 +75,18 @@ LINES = st.builds(
     exit_code=maybe(st.sampled_from([-15, -11, -9, 0, 1])),
     message=maybe(WORDS),
     repeated=st.booleans(),
+    phase=maybe(
+        st.sampled_from(["group", "dump", "stack", "dead", "incomplete", "saving", "saved"])
+        | st.sampled_from(["bootstrap", "network", "not-joined", "started", "node-fail", "stuck"])
+    ),
+    members=maybe(st.sampled_from(["0-6", "0-2", "1,3", "0-99999999", "x", "3-1", ""])),
+    state=maybe(st.sampled_from(["scheduled", "started", "completed"])),
+    incomplete=maybe(st.integers(0, 3)),
+    last_started=maybe(st.integers(-1, 4)),
+    address=maybe(st.sampled_from(["10.0.0.9", "127.0.0.1", ""])),
+    hosts=st.lists(st.sampled_from(["a1", "b1", "10.0.0.9", ""]), max_size=2).map(tuple),
+    local_gid=maybe(st.sampled_from(["fe80::1", "fe80::2"])),
+    remote_gid=maybe(st.sampled_from(["fe80::1", "fe80::2"])),
 )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from rules.host_state import GpuName, HostState
+from rules.host_state import GpuHealth, GpuName, HostState
 
-__all__ = ["is_other_card", "known_card", "put_cards"]
+__all__ = ["find_slot", "is_other_card", "known_card", "moved_card", "put_cards"]
 
 
 def is_other_card(known: str | None, told: str | None) -> bool:
@@ -22,6 +22,26 @@ def known_card(state: HostState, pci: str) -> str | None:
     """The UUID of the card that was last seen in a slot; None when nobody told."""
     name, health = state.names.get(pci), state.health.get(pci)
     return (name.uuid if name else None) or (health.uuid if health else None)
+
+
+def find_slot(state: HostState, uuid: str | None, index: int | None) -> str | None:
+    """The PCI address of a card by its UUID, else by its index; None when nobody told."""
+    for pci, name in state.names.items():
+        if (uuid is not None and name.uuid == uuid) or (
+            uuid is None and index is not None and name.index == index
+        ):
+            return pci
+    for pci, health in state.health.items():
+        if uuid is not None and health.uuid == uuid:
+            return pci
+    return uuid or (None if index is None else f"index-{index}")
+
+
+def moved_card(state: HostState, uuid: str | None) -> GpuHealth | None:
+    """The health of a card that sat in another slot: history follows the UUID."""
+    if uuid is None:
+        return None
+    return next((known for known in state.health.values() if known.uuid == uuid), None)
 
 
 def put_cards(state: HostState, told: Mapping[str, GpuName]) -> HostState:
@@ -53,4 +73,5 @@ def _without(state: HostState, slots: set[str]) -> HostState:
         pending=tuple(fact for fact in state.pending if fact.subject not in slots),
         incidents=tuple(one for one in state.incidents if one.subject not in slots),
         app_errors=tuple(error for error in state.app_errors if error.pci not in slots),
+        link_errors=tuple(error for error in state.link_errors if error.pci not in slots),
     )

@@ -1,4 +1,4 @@
-"""The Xid and SXid catalogs: what each code of the driver means, as data in ``data/*.tsv``.
+"""The Xid, SXid and NVLink5 tables: what each code of the driver means, in ``data/*.tsv``.
 
 The word in a log line outranks this table (severity, ``RST``, ``caused by``), and a code can have
 had another meaning in an old driver branch: ask `Catalog.xid` with the driver version.
@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from evidence.decisions import Cause, DomainKind, Recovery
+from rules.nvlink5 import NvlinkError, read_row
 
 __all__ = ["Catalog", "CatalogError", "Role", "SXid", "Xid", "load"]
 
@@ -92,10 +93,11 @@ class SXid:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Both catalogs, by code."""
+    """Xids and SXids by code, and what the messages of 144 to 150 say more, in file order."""
 
     xids: Mapping[int, Xid]
     sxids: Mapping[int, SXid]
+    nvlink5: tuple[NvlinkError, ...]
 
     def xid(self, code: int, driver: str | None = None) -> Xid | None:
         """What an Xid code means in a driver (``"550.90.07"``); None for a code nobody knows."""
@@ -113,31 +115,35 @@ class Catalog:
 
 
 def load(data: Path = DATA) -> Catalog:
-    """Read ``xid.tsv`` and ``sxid.tsv``.
+    """Read ``xid.tsv``, ``sxid.tsv`` and ``nvlink5.tsv``.
 
     Raises CatalogError for a row that does not parse, OSError when a file is missing.
     """
     xids = {row.code: row for row in _rows(data / "xid.tsv", _xid)}
     sxids = {row.code: row for row in _rows(data / "sxid.tsv", _sxid)}
-    return Catalog(MappingProxyType(xids), MappingProxyType(sxids))
+    nvlink5 = tuple(_rows(data / "nvlink5.tsv", read_row, ("code", "units", "reason", "status")))
+    return Catalog(MappingProxyType(xids), MappingProxyType(sxids), nvlink5)
 
 
-def _rows(path: Path, read: Callable[[dict[str, str]], _Row]) -> Iterator[_Row]:
+def _rows(
+    path: Path, read: Callable[[dict[str, str]], _Row], key: tuple[str, ...] = ("code",)
+) -> Iterator[_Row]:
     seen: set[str] = set()
     with path.open(encoding="utf-8", newline="") as lines:
         table = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         for number, row in enumerate(table, 2):
             try:
-                _check(row, seen)
+                _check(row, seen, key)
                 yield read(row)
             except (KeyError, TypeError, ValueError) as error:
                 raise CatalogError(f"{path.name}, line {number}: {error}") from error
 
 
-def _check(row: dict[str, str], seen: set[str]) -> None:
-    if row["code"] in seen:
-        raise ValueError(f"code {row['code']} stands twice")
-    seen.add(row["code"])
+def _check(row: dict[str, str], seen: set[str], key: tuple[str, ...]) -> None:
+    name = " ".join(row[column] for column in key)
+    if name in seen:
+        raise ValueError(f"code {name} stands twice")
+    seen.add(name)
     if not row["source"] or not row["date"]:
         raise ValueError("a row has a source and a date")
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, Suspicion
 from rules.catalog import Role
-from rules.gathering import hardware, root_of
+from rules.gathering import hardware, is_wish, root_of
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Culprit, Scene
 from rules.tables import Rules
@@ -22,8 +22,10 @@ __all__ = [
     "culprit_beside",
     "culprits",
     "failed_port",
+    "is_whole_switch",
     "killed_process",
     "may_be_above",
+    "peer_at_fault",
     "with_implied",
 ]
 
@@ -133,7 +135,28 @@ def killed_process(incident: Incident, suspicion: Suspicion | None, scene: Scene
     return max(ended, key=lambda fact: fact.order, default=None)
 
 
-def culprits(incidents: Sequence[Incident]) -> tuple[Culprit, ...]:
+def is_whole_switch(incident: Incident, incidents: Sequence[Incident], limits: Thresholds) -> bool:
+    """Whether an NVSwitch is at fault, and not the one link that it and a GPU complain of.
+
+    An error of one port and that of the GPU at its other end do not tell which end it was.
+    """
+    fatal = [fact for fact in incident.facts if fact.fatal]
+    if any(fact.own for fact in fatal) or len({fact.link for fact in fatal}) > 1:
+        return True
+    near = timedelta(seconds=limits.propagation_s)
+    saw = {
+        other.subject
+        for other in incidents
+        if is_gpu(other.subject)
+        and any(
+            fact.role is Role.LINK and any(abs(fact.at - one.at) <= near for one in fatal)
+            for fact in other.facts
+        )
+    }
+    return len(saw) > 1
+
+
+def culprits(incidents: Sequence[Incident], limits: Thresholds) -> tuple[Culprit, ...]:
     """The incidents of a host that can make victims of its other GPUs."""
     found = []
     for incident in incidents:
@@ -143,7 +166,9 @@ def culprits(incidents: Sequence[Incident]) -> tuple[Culprit, ...]:
         root = root_of(accused)
         if incident.subject == NODE_LOST:
             found.append(Culprit(incident, root, _NOTHING, "all GPUs of the node failed together"))
-        elif incident.subject.startswith("switch:") and root.fatal:
+        elif incident.subject.startswith("switch:"):
+            if not root.fatal or not is_whole_switch(incident, incidents, limits):
+                continue
             words = f"{root.words} on NVSwitch {incident.subject.partition(':')[2]}"
             found.append(Culprit(incident, root, _FROM_SWITCH, words))
         elif not is_gpu(incident.subject):
@@ -152,7 +177,7 @@ def culprits(incidents: Sequence[Incident]) -> tuple[Culprit, ...]:
             found.append(
                 Culprit(incident, root, _FROM_LOST, f"GPU {incident.subject} was lost first")
             )
-        elif root.cause is Cause.GPU_MEMORY and root.role is Role.HARDWARE:
+        elif root.role is Role.HARDWARE and (root.cause is Cause.GPU_MEMORY or root.own):
             words = f"GPU {incident.subject} had the memory fault whose poison arrived here"
             found.append(Culprit(incident, root, _FROM_MEMORY, words))
     return tuple(found)
@@ -170,7 +195,7 @@ def culprit_beside(
         ):
             return culprit.incident, culprit.words
     roles = {fact.role for fact in facts if fact.kind is FactKind.XID}
-    if not roles or any(hardware(f) and f.kind is not FactKind.XID for f in facts):
+    if not roles or any(_of_its_own(fact) for fact in facts):
         return None
     first = min(fact.at for fact in facts)
     for culprit in scene.culprits:
@@ -179,6 +204,51 @@ def culprit_beside(
             if _reached(culprit, roles, gap, scene.limits):
                 return culprit.incident, culprit.words
     return None
+
+
+def _of_its_own(fact: Fact) -> bool:
+    """Whether a GPU has something against it that no neighbour does to it.
+
+    A wish of the driver for a reset is what a victim gets too.
+    """
+    return hardware(fact) and fact.kind is not FactKind.XID and not is_wish(fact)
+
+
+def peer_at_fault(incident: Incident, root: Fact, scene: Scene) -> tuple[Incident, str] | None:
+    """Who is meant where a GPU reports a fault of the device at the other end of its link.
+
+    It is the one the line names, else the only GPU or NVSwitch of the node with a fault of its own
+    at that moment; None where none or several had one.
+    """
+    near = timedelta(seconds=scene.limits.propagation_s)
+    found = [
+        other
+        for other in scene.others(incident)
+        if (is_gpu(other.subject) or other.subject.startswith("switch:"))
+        and root.peer_pci in (None, other.subject)
+        and any(_own_fault(fact) and abs(fact.at - root.at) <= near for fact in other.facts)
+    ]
+    if len(found) != 1:
+        return None
+    subject = found[0].subject
+    name = f"GPU {subject}" if is_gpu(subject) else f"NVSwitch {subject.partition(':')[2]}"
+    return found[0], f"{name}, at the other end, reported a fault of its own"
+
+
+def _own_fault(fact: Fact) -> bool:
+    if fact.peer or not hardware(fact):
+        return False
+    own_end = fact.role is Role.LINK and fact.weight >= _CLEARLY
+    return (
+        fact.role in (Role.LOST, Role.HARDWARE)
+        or fact.name == "gpu-lost"
+        or own_end
+        or (fact.kind is FactKind.SWITCH and fact.fatal)
+    )
+
+
+#: A link error of this weight is about the link itself, not what followed from elsewhere.
+_CLEARLY = 0.4
 
 
 def _reached(culprit: Culprit, roles: set[Role | None], gap_s: float, limits: Thresholds) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "gather",
     "hardware",
     "incident_id",
+    "is_wish",
     "root_of",
 ]
 
@@ -38,6 +39,13 @@ def hardware(fact: Fact) -> bool:
 def root_of(facts: Iterable[Fact]) -> Fact:
     """The root-most fact: highest rank, then earliest; it explains the others."""
     return min(facts, key=lambda fact: (-fact.rank, fact.order))
+
+
+def is_wish(fact: Fact) -> bool:
+    """Whether a fact is only what the driver asks for: it names an action, never a culprit."""
+    if fact.kind is FactKind.HEALTH:
+        return fact.name in ("driver-reset-required", "drain-wanted")
+    return fact.role is Role.RECOVERY
 
 
 def gather(state: HostState, facts: Sequence[Fact], now: datetime, limits: Thresholds) -> HostState:
@@ -82,8 +90,7 @@ def _recover(incidents: list[Incident], fact: Fact) -> None:
 
 def _withdrawn(known: Fact, recovered: Fact) -> bool:
     """Whether a fact is a wish of the driver that a later one of the same source takes back."""
-    wish = known.role is Role.RECOVERY or known.name in ("driver-reset-required", "drain-wanted")
-    return wish and known.witness is recovered.witness and known.at <= recovered.at
+    return is_wish(known) and known.witness is recovered.witness and known.at <= recovered.at
 
 
 def _open(subject: str, fact: Fact) -> Incident:
@@ -203,7 +210,18 @@ def _add(incident: Incident, fact: Fact, limits: Thresholds) -> Incident:
         fact.witness in (Witness.KERNEL, Witness.HEALTH)
         and fact.at < incident.judged_to - timedelta(seconds=limits.settle_s)
     )
-    facts, more = _with(incident.facts, fact)
+    rest = incident.facts
+    if fact.kind in (FactKind.XID, FactKind.UNKNOWN_CODE):
+        if _stands_in(fact):
+            if any(_one_event(fact, known, limits) for known in rest):
+                return incident
+        elif any(map(_stands_in, rest)):
+            rest = tuple(
+                known
+                for known in rest
+                if not (_stands_in(known) and _one_event(known, fact, limits))
+            )
+    facts, more = _with(rest, fact)
     repeat = not incident.explained and any(_tells_as_much(known, fact) for known in incident.facts)
     stall = fact.witness is Witness.COLLECTIVE
     return replace(
@@ -215,6 +233,19 @@ def _add(incident: Incident, fact: Fact, limits: Thresholds) -> Incident:
         late=incident.late + late,
         news=incident.news or not repeat,
     )
+
+
+def _stands_in(fact: Fact) -> bool:
+    """Whether a fact is an Xid that NVML told of, in place of the kernel's own line."""
+    return fact.topic == "gpu" and fact.witness is Witness.KERNEL
+
+
+def _one_event(stand_in: Fact, line: Fact, limits: Thresholds) -> bool:
+    """Whether a kernel line is the text of an Xid that NVML told of; a lost number fits any."""
+    if line.kind not in (FactKind.XID, FactKind.UNKNOWN_CODE) or _stands_in(line):
+        return False
+    near = abs(line.at - stand_in.at) <= timedelta(seconds=limits.settle_s)
+    return near and stand_in.code in (None, line.code)
 
 
 def _tells_as_much(known: Fact, fact: Fact) -> bool:
@@ -241,7 +272,8 @@ def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[tuple[Fact, ...], int]:
 
 def incident_id(incident: Incident, root: Fact) -> str:
     """The id of a new incident: its root record's, told apart where one record is several roots."""
-    if root.kind in (FactKind.HEALTH, FactKind.SERVICE) or incident.subject == NODE_LOST:
+    several = root.kind in (FactKind.HEALTH, FactKind.SERVICE) or _stands_in(root)
+    if several or incident.subject == NODE_LOST:
         return digest(root.ref.id, incident.subject)
     return root.ref.id
 

@@ -6,16 +6,17 @@ growth since first sight, never by their value.
 
 from datetime import datetime, timedelta
 from typing import Any
-from zlib import crc32
 
 from msgspec.structs import replace
 
 from evidence.decisions import Cause, EvidenceRef, Recovery, Witness
 from evidence.records import GpuFrame, GpuSnapshot, GpuStatus, GpuTick
-from rules.cards import is_other_card, known_card, put_cards
-from rules.health_flags import ECC, FLAGS, OVER, STATUS, words_of_growth
+from rules.cards import find_slot, is_other_card, known_card, moved_card, put_cards
+from rules.degraded import seldom, sightings
+from rules.health_flags import ECC, FLAGS, ODD_FLAGS, OVER, STATUS, words_of_growth
 from rules.host_state import Fact, FactKind, GpuHealth, GpuName, HostState
-from rules.readings import RAW, as_before, believed, grown, hot, or_last
+from rules.nvml_events import event_fact
+from rules.readings import RAW, as_before, believed, grown, hot, or_last, to_be_noted
 from rules.stage import reckonable
 from rules.tables import Rules
 from rules.thresholds import Thresholds
@@ -31,6 +32,10 @@ _CORRUPTED_INFOROM = 14
 #: A snapshot that is older than the last one by more than this is no late one: the clock was set.
 _CLOCK_WAS_SET = timedelta(hours=1)
 _UNKNOWN_ERROR = 999
+_NO_CHANGE: dict[str, GpuHealth] = {}
+#: After frames were noted, those of so long are searched for what is degraded: an agent reads what
+#: changes slowly every ten seconds, and a node that is well costs next to nothing in between.
+_LOOK = timedelta(seconds=15)
 
 
 def observe(
@@ -42,67 +47,79 @@ def observe(
     """
     limits = rules.thresholds
     state = _swapped(state, frame)
-    known = state.health
+    known, error = state.health, state.nvml_error
     facts: list[Fact] = []
     awaited: set[str] = set()
-    error = state.nvml_error
-    last = frame.ticks[-1].at if frame.ticks else arrived
-    now = min(reckonable(last), arrived)
-    stale = _to_be_noted(state.frames_at, now, frame.host, limits.seen_every_s)
-    newest = next((tick for tick in reversed(frame.ticks) if tick.gpus), None)
+    now = min(reckonable(frame.ticks[-1].at if frame.ticks else arrived), arrived)
+    stale = to_be_noted(state.frames_at, now, frame.host, limits.seen_every_s)
+    seldom_read = seldom(frame) if stale or _just_noted(state.frames_at, now) else None
+    newest = _newest(frame) if stale else None
     for tick in frame.ticks:
         # When a GPU was last seen stands in the newest tick; the others say only what changed.
-        noting = stale and tick is newest
-        if tick.error != error:
+        noting = tick is newest
+        if tick.events:
+            facts += _events(state, frame, tick, arrived, rules)
+        if tick.error != error and not _events_alone(tick):
             error = tick.error
             facts.append(_service(frame, tick, arrived, limits))
+        odd = sightings(tick, known, arrived, limits) if tick is seldom_read else _NO_CHANGE
         for gpu in tick.gpus:
-            key = gpu.pci or _key(state, gpu)
+            key = gpu.pci or find_slot(state, gpu.uuid, gpu.index) or f"index-{gpu.index}"
             health = known.get(key)
-            if health is not None and not noting and as_before(gpu, health, tick.at, limits):
+            if (
+                health is not None
+                and not noting
+                and not (odd and key in odd)
+                and as_before(gpu, health, tick.at, limits)
+            ):
                 continue
             reading = _Reading(frame, tick, gpu, key, arrived, rules, stale=noting)
-            new = reading.take(health or _moved(state, gpu), fresh=health is None)
+            last = odd.get(key) or health or moved_card(state, gpu.uuid)
+            new = reading.take(last, fresh=health is None)
             if new != health:
-                if known is state.health:
-                    known = dict(known)
+                known = dict(known) if known is state.health else known
                 known[key] = new
                 facts += reading.facts
                 if health is None or (health.wanted_at is not None and new.wanted_at is None):
                     awaited.add(key)
-    if known is state.health and error == state.nvml_error and not stale:
-        return state, facts, awaited
-    state = replace(
-        state,
-        health=known,
-        nvml_error=error,
-        frames_at=now if stale else state.frames_at,
-    )
     if stale:
-        awaited |= _out_of_order(state)
+        state = replace(state, health=known, nvml_error=error, frames_at=now)
+        return state, facts, awaited | _out_of_order(state)
+    if known is not state.health or error != state.nvml_error:
+        state = replace(state, health=known, nvml_error=error)
     return state, facts, awaited
+
+
+def _just_noted(noted: datetime | None, now: datetime) -> bool:
+    return noted is None or now - noted <= _LOOK
+
+
+def _events(
+    state: HostState, frame: GpuFrame, tick: GpuTick, arrived: datetime, rules: Rules
+) -> list[Fact]:
+    told = [event_fact(frame, event, arrived, state, rules) for event in tick.events]
+    return [fact for fact in told if fact is not None]
+
+
+def _newest(frame: GpuFrame) -> GpuTick | None:
+    return next((tick for tick in reversed(frame.ticks) if tick.gpus), None)
+
+
+def _events_alone(tick: GpuTick) -> bool:
+    """Whether a tick tells events only: nothing about how NVML answers."""
+    return bool(tick.events) and not tick.gpus and tick.error is None
 
 
 def _swapped(state: HostState, frame: GpuFrame) -> HostState:
     """The state after the cards that the last tick shows in the slots of others moved in."""
-    others = {
-        gpu.pci: GpuName(uuid=gpu.uuid, serial=gpu.serial, index=gpu.index)
-        for gpu in (frame.ticks[-1].gpus if frame.ticks else ())
-        if gpu.pci is not None and is_other_card(known_card(state, gpu.pci), gpu.uuid)
-    }
+    others = {}
+    for gpu in frame.ticks[-1].gpus if frame.ticks else ():
+        health = state.health.get(gpu.pci or "")
+        if gpu.pci is None or (not state.names and health is not None and health.uuid == gpu.uuid):
+            continue  # nearly all: nothing to be asked
+        if is_other_card(known_card(state, gpu.pci), gpu.uuid):
+            others[gpu.pci] = GpuName(uuid=gpu.uuid, serial=gpu.serial, index=gpu.index)
     return put_cards(state, others) if others else state
-
-
-def _to_be_noted(last: datetime | None, now: datetime, host: str, every_s: float) -> bool:
-    """Whether frames are noted anew: at most every ``every_s``, on some hosts half that later.
-
-    A fleet whose frames were first read together would else write all its states together, again
-    and again (docs/decisions/0003).
-    """
-    if last is None:
-        return True
-    later = crc32(host.encode("utf-8", "surrogatepass")) % 997 / 997 / 2
-    return (now - last).total_seconds() >= every_s * (1 + later)
 
 
 def _out_of_order(state: HostState) -> set[str]:
@@ -111,26 +128,6 @@ def _out_of_order(state: HostState) -> set[str]:
     if bad:
         bad.add(NODE_LOST)
     return bad | {"node:service"} if state.nvml_error is not None else bad
-
-
-def _key(state: HostState, gpu: GpuSnapshot) -> str:
-    """The PCI address of a GPU that NVML could not name by it, else its UUID or index."""
-    for pci, name in state.names.items():
-        if (gpu.uuid is not None and name.uuid == gpu.uuid) or (
-            gpu.uuid is None and name.index == gpu.index
-        ):
-            return pci
-    for pci, health in state.health.items():
-        if gpu.uuid is not None and health.uuid == gpu.uuid:
-            return pci
-    return gpu.uuid or f"index-{gpu.index}"
-
-
-def _moved(state: HostState, gpu: GpuSnapshot) -> GpuHealth | None:
-    """The health of a card that sat in another slot: history follows the UUID."""
-    if gpu.uuid is None:
-        return None
-    return next((known for known in state.health.values() if known.uuid == gpu.uuid), None)
 
 
 def _ref(frame: GpuFrame, at: datetime, text: str) -> EvidenceRef:
@@ -382,7 +379,8 @@ class _Reading:
         before = {fact.name: fact for fact in last.standing}
         now: list[Fact] = []
         told = last.growth_told
-        for name, flag in FLAGS.items():
+        flags = FLAGS | ODD_FLAGS if last.odd else FLAGS
+        for name, flag in flags.items():
             if not flag.holds(last, self._limits):
                 continue
             known = before.get(name)

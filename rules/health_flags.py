@@ -8,7 +8,7 @@ from evidence.decisions import Cause, Recovery
 from rules.host_state import GpuHealth
 from rules.thresholds import Thresholds
 
-__all__ = ["ECC", "FLAGS", "OVER", "STATUS", "words_of_growth"]
+__all__ = ["ECC", "FLAGS", "ODD_FLAGS", "OVER", "STATUS", "words_of_growth"]
 
 #: NVML field 230: what the driver asks for. Source: nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION.
 _RESET, _REBOOT, _DRAIN_P2P, _DRAIN_RESET = 1, 2, 3, 4
@@ -39,6 +39,19 @@ STATUS = frozenset(
     {"gpu-lost", "reset-required", "driver-reset-required", "unresponsive", "nvml-error"}
 )
 _MEMORY = {"cause": Cause.GPU_MEMORY, "recovery": Recovery.DRAIN_RESET}
+_SLOW = {"recovery": Recovery.DIAGNOSE}
+_DEGRADED = {"cause": Cause.GPU_DEGRADED} | _SLOW
+
+
+def _odd(name: str, said: dict[str, Any]) -> _Flag:
+    """A fact about what `rules.degraded` has seen for long enough."""
+    return _Flag(
+        lambda health, _: name in health.odd and health.odd[name].told,
+        lambda health: health.odd[name].words,
+        said,
+    )
+
+
 FLAGS: dict[str, _Flag] = {
     "remap-failure": _Flag(
         lambda health, _: health.failure is True,
@@ -101,4 +114,23 @@ FLAGS: dict[str, _Flag] = {
             "recovery": Recovery.DIAGNOSE,
         },
     ),
+}
+#: What holds only of a card that `rules.degraded` looked at: hardly any.
+ODD_FLAGS: dict[str, _Flag] = {
+    "unrepairable-memory": _odd(
+        "unrepairable-memory",
+        {"rank": 79, "weight": 0.6, "cause": Cause.GPU_MEMORY, "recovery": Recovery.REPLACE},
+    ),
+    "repair-pending": _odd("repair-pending", {"rank": 43, "weight": 0.3} | _MEMORY),
+    "nvlinks-down": _odd(
+        "nvlinks-down",
+        {"rank": 39, "weight": 0.4, "cause": Cause.NVLINK, "recovery": Recovery.CHECK_LINK},
+    ),
+    "fabric-unhealthy": _odd(
+        "fabric-unhealthy",
+        {"rank": 38, "weight": 0.3, "cause": Cause.NVLINK, "recovery": Recovery.CHECK_LINK},
+    ),
+    "pcie-narrow": _odd("pcie-narrow", {"rank": 35, "weight": 0.3, "cause": Cause.PCIE} | _SLOW),
+    "power-brake": _odd("power-brake", {"rank": 34, "weight": 0.3} | _DEGRADED),
+    "slow-clock": _odd("slow-clock", {"rank": 33, "weight": 0.3} | _DEGRADED),
 }

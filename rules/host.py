@@ -19,16 +19,16 @@ from evidence.records import (
     KernelRecord,
 )
 from rules.cards import put_cards
-from rules.catalog import Role
-from rules.context import allocation, take_context
+from rules.context import take_context
 from rules.gathering import gather
 from rules.health import observe
-from rules.host_state import AppError, Fact, FactKind, GpuName, HostState
+from rules.host_state import Fact, FactKind, GpuName, HostState
 from rules.kernel_facts import kernel_facts, kernel_ref
+from rules.repeats import remember
 from rules.stage import Arrived, reckonable
 from rules.tables import Rules
 from rules.telling import judge_open
-from rules.widening import in_company, is_gpu
+from rules.widening import in_company
 
 __all__ = ["HostState", "due", "step"]
 
@@ -37,7 +37,6 @@ __all__ = ["HostState", "due", "step"]
 _PENDING_MAX = 128
 _KINDS_MAX = 512
 _SAME_MAX = 12
-_APP_ERRORS_MAX = 64
 _BOOTS_MAX = 8
 _DAY = timedelta(days=1)
 
@@ -74,21 +73,23 @@ def step(state: HostState, arrived: Arrived, rules: Rules) -> tuple[HostState, l
 
 
 def _settle(state: HostState, now: datetime, rules: Rules) -> tuple[HostState, list[Verdict]]:
-    """Judge what has waited long enough, and with it what has waited half as long.
+    """Judge what has waited long enough, with what has waited half as long, part by part.
 
-    So the lines of one event, which arrive within a fraction of a second, are judged together.
+    So the lines of one event, which arrive within a fraction of a second, are judged together, and
+    all that came about one part within the settling time is, whatever its order.
     """
     if not state.pending and not state.incidents:
         return state, []
     half = timedelta(seconds=rules.thresholds.settle_s / 2)
-    ready = [fact for fact in state.pending if fact.due <= now]
-    if ready:
-        ready = [fact for fact in state.pending if fact.due - half <= now]
+    ready: list[Fact] = []
+    if any(fact.due <= now for fact in state.pending):
+        settled = {fact.subject for fact in state.pending if fact.due - half <= now}
+        ready = [fact for fact in state.pending if fact.subject in settled]
     waiting = any(i.recheck is not None and i.recheck <= now for i in state.incidents)
     if not ready and not waiting:
         return state, []
     if ready:
-        pending = tuple(fact for fact in state.pending if fact.due - half > now)
+        pending = tuple(fact for fact in state.pending if fact.subject not in settled)
         state = replace(state, pending=pending)
     return _judge(state, ready, frozenset(), now, rules)
 
@@ -135,38 +136,13 @@ def _waiting(pending: tuple[Fact, ...], facts: Iterable[Fact]) -> tuple[Fact, ..
 def _judge(
     state: HostState, ready: list[Fact], again: frozenset[str], now: datetime, rules: Rules
 ) -> tuple[HostState, list[Verdict]]:
-    state = _remember_applications(state, ready, rules)
+    known = len(state.link_errors)
+    state = remember(state, ready, rules)
+    if len(state.link_errors) != known:  # the same words again, but now it is a repeat
+        again |= {error.pci for error in state.link_errors}
     before = state.incidents
     state = gather(state, ready, now, rules.thresholds)
     return judge_open(state, before, again, now, rules)
-
-
-def _remember_applications(state: HostState, ready: list[Fact], rules: Rules) -> HostState:
-    """Keep who was using a GPU when an application error came, to see what repeats."""
-    known = list(state.app_errors)
-    for fact in ready:
-        user = None
-        if fact.role is Role.APPLICATION and is_gpu(fact.subject):
-            user = allocation(state, fact.subject, fact.at)
-        if user is None or not (user.owner or user.image):
-            continue
-        error = AppError(
-            pci=fact.subject,
-            at=fact.at,
-            job=user.job,
-            attempt=user.attempt,
-            user=f"{user.owner or ''} {user.image or ''}",
-            ref=fact.ref,
-        )
-        if not any(
-            (e.pci, e.job, e.attempt) == (error.pci, error.job, error.attempt) for e in known
-        ):
-            known.append(error)
-    if len(known) == len(state.app_errors):
-        return state
-    oldest = max(e.at for e in known) - timedelta(seconds=rules.thresholds.repeats_window_s)
-    known = sorted((e for e in known if e.at >= oldest), key=lambda e: (e.at, e.pci))
-    return replace(state, app_errors=tuple(known[-_APP_ERRORS_MAX:]))
 
 
 # --- What each record brings ----------------------------------------------------------------------

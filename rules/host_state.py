@@ -29,6 +29,8 @@ __all__ = [
     "GpuName",
     "HostState",
     "Incident",
+    "LinkError",
+    "Sighting",
     "Window",
 ]
 
@@ -56,6 +58,9 @@ class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     list of hard facts when it is one; ``at_once`` when it does not even wait to settle.
     ``old`` when it was read long after it was printed: what it says may be over since.
     ``crossing`` marks a threshold of ours that is evidence enough without a second witness.
+    ``peer`` says that the device at the other end of the link is at fault (``peer_pci``, where the
+    line names it), ``own`` that this part alone is. ``pid`` is the process that the line names,
+    ``unit`` the GPC and TPC.
     """
 
     ref: EvidenceRef
@@ -84,6 +89,10 @@ class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     mig: Mig | None = None
     link: int | None = None
     peer: bool = False
+    peer_pci: str | None = None
+    own: bool = False
+    pid: int | None = None
+    unit: str | None = None
     fatal: bool = False
     suspicion: Suspicion | None = None
 
@@ -127,6 +136,15 @@ class GpuName(Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int | None = None
 
 
+class Sighting(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something degraded about a card: seen since and last, and ``told`` once it counts."""
+
+    since: datetime
+    last: datetime
+    words: str
+    told: bool = False
+
+
 class GpuHealth(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last health of one GPU that NVML told, and how far it has come since first sight.
 
@@ -134,6 +152,8 @@ class GpuHealth(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``first_at``, ``grown_at`` when there was the last of them; ``doubted`` are counts that a second
     reading must bear out. What cannot be read keeps its last value. ``wanted_at`` asks for a
     reading at or after that time; ``standing`` are the facts that hold at this moment.
+    ``odd`` is what is degraded about it by name, ``links_at_first`` the NVLinks that were down at
+    first sight, ``instances`` the MIG instance of each process that was seen, by its number.
     """
 
     uuid: str | None = None
@@ -164,6 +184,9 @@ class GpuHealth(Struct, frozen=True, kw_only=True, omit_defaults=True):
     bad_since: datetime | None = None
     bad_told: bool = False
     standing: tuple[Fact, ...] = ()
+    odd: dict[str, Sighting] = {}
+    links_at_first: tuple[int, ...] | None = None
+    instances: dict[str, Mig] = {}
 
     @property
     def growth(self) -> int:
@@ -204,6 +227,18 @@ class AppError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int
     user: str
     ref: EvidenceRef
+    unit: str | None = None
+
+
+class LinkError(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An NVLink of one GPU failing (Xid 74) until ``last``, kept to see repeats within a day."""
+
+    pci: str
+    link: int
+    at: datetime
+    last: datetime
+    ref: EvidenceRef
+    own: bool = False
 
 
 class HostState(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -232,3 +267,4 @@ class HostState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     windows: tuple[Window, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     app_errors: tuple[AppError, ...] = ()
+    link_errors: tuple[LinkError, ...] = ()

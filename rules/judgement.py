@@ -70,7 +70,8 @@ def judge(incident: Incident, scene: Scene) -> Judgement | None:
         if told is not None and not plain and told.status in _ACCUSING:
             window = _latest(covering.values())
             told = _explained(incident, told, window, scene)
-    if told is not None and told.status is Status.LOCALIZED and all(f.old for f in accused):
+    behind = accused or facts
+    if told is not None and told.status is Status.LOCALIZED and all(f.old for f in behind):
         told = _old_news(incident, told, scene)
     return _recovered(incident, accused, told, scene)
 

@@ -9,24 +9,21 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from evidence.decisions import Cause, EvidenceRef, Recovery, Witness
+from evidence.decisions import Cause, DomainKind, EvidenceRef, Recovery, Witness
 from evidence.records import KernelKind, KernelRecord
 from rules.catalog import Role
 from rules.host_state import Fact, FactKind, HostState
+from rules.link_facts import link_fact
 from rules.stage import reckonable
 from rules.tables import Rules
 
-__all__ = ["LINK_DOWN_AT_PEER", "TEXT_MAX", "kernel_facts", "kernel_ref"]
+__all__ = ["TEXT_MAX", "hardened", "kernel_facts", "kernel_ref", "xid_fact"]
 
 #: Characters of a line that travel with a verdict.
 TEXT_MAX = 200
 
 _RESET_RANK = 42
-#: NVLink5 link-down reasons (bits 25 to 20 of the first register) that name the device at the
-#: other end. Source: NVIDIA Xid catalog, Xid 149 LINK rows.
-LINK_DOWN_AT_PEER = frozenset({21, 32, 33, 34, 35, 36, 37})
-
-#: What Xid 154 asks for, by its number or words. Source: open-gpu-kernel-modules 595.45.04, gpu.c.
+#: What Xid 154 asks for, by its words. Source: open-gpu-kernel-modules 595.45.04, gpu.c.
 _ACTIONS: dict[str, Recovery] = {
     "none": Recovery.NONE,
     "gpu reset required": Recovery.RESET_GPU,
@@ -38,6 +35,22 @@ _ACTIONS: dict[str, Recovery] = {
     "recover imex domain": Recovery.RESTART_SERVICE,
     "bus reset": Recovery.RESET_GPU,
     "system reboot": Recovery.REBOOT_NODE,
+}
+#: The same where the line has the number alone, from 0 on; 6 and 7 are in NVML's documents only.
+_ACTIONS |= {
+    f"0x{number}": _ACTIONS[words]
+    for number, words in enumerate(
+        (
+            "none",
+            "gpu reset",
+            "node reboot",
+            "drain p2p",
+            "drain and reset",
+            "recover imex domain",
+            "bus reset",
+            "system reboot",
+        )
+    )
 }
 
 
@@ -87,37 +100,54 @@ def kernel_facts(
 def _xid(record: KernelRecord, plain: Fact, state: HostState, rules: Rules) -> Fact | None:
     if record.code is None or record.pci is None:
         return None
-    row = rules.catalog.xid(record.code, record.driver or state.driver)
     fact = replace(
         plain,
-        name=f"xid-{record.code}",
-        kind=FactKind.XID,
         subject=record.pci,
-        code=record.code,
         mig=record.mig,
+        pid=record.pid,
         link=record.link,
         caused_by=record.caused_by,
         fatal=record.severity == "fatal",
     )
+    driver = record.driver or state.driver
+    fact = xid_fact(record.code, fact, driver, rules)
+    row = rules.catalog.xid(record.code, driver)
     if row is None:
-        words = f"Xid {record.code}, a code that no catalog knows"
-        return replace(fact, kind=FactKind.UNKNOWN_CODE, words=words, rank=34, weight=_UNKNOWN)
-    fact = replace(
-        fact,
-        words=f"Xid {record.code} ({row.title})",
+        return fact
+    detail = _DETAILS.get(row.code)
+    if detail is not None:
+        fact = detail(record, fact, rules)
+    return hardened(fact, fact.name, rules) if fact.hard is None else fact
+
+
+def xid_fact(code: int, plain: Fact, driver: str | None, rules: Rules) -> Fact:
+    """``plain`` as the fact that a driver reported Xid ``code``, weighed by the catalog."""
+    row = rules.catalog.xid(code, driver)
+    if row is None:
+        return replace(
+            plain,
+            name=f"xid-{code}",
+            kind=FactKind.UNKNOWN_CODE,
+            code=code,
+            words=f"Xid {code}, a code that no catalog knows",
+            rank=34,
+            weight=_UNKNOWN,
+        )
+    return replace(
+        plain,
+        name=f"xid-{code}",
+        kind=FactKind.XID,
+        code=code,
+        words=f"Xid {code} ({row.title})",
         role=row.role,
         rank=row.rank,
         weight=row.weight,
         cause=row.cause,
         recovery=row.recovery,
     )
-    detail = _DETAILS.get(row.code)
-    if detail is not None:
-        fact = detail(record, fact, rules)
-    return _hardened(fact, fact.name, rules) if fact.hard is None else fact
 
 
-def _hardened(fact: Fact, name: str, rules: Rules, *, at_once: bool = True) -> Fact:
+def hardened(fact: Fact, name: str, rules: Rules, *, at_once: bool = True) -> Fact:
     """The fact, marked hard when the policy lists its name."""
     if name not in rules.policy.hard_facts:
         return fact
@@ -132,7 +162,14 @@ def _contained(record: KernelRecord, fact: Fact, rules: Rules) -> Fact:
     words = f"{fact.words} with {flag}: Yes"
     rank = max(fact.rank, _RESET_RANK)
     fact = replace(fact, role=Role.HARDWARE, rank=rank, weight=0.9, recovery=recovery, words=words)
-    return _hardened(fact, "driver-reset-required", rules)
+    return hardened(fact, "driver-reset-required", rules)
+
+
+def _exception(record: KernelRecord, fact: Fact, rules: Rules) -> Fact:
+    """With the GPC and TPC; which SM of the TPC does not matter to the repeats of it."""
+    del rules
+    unit = record.unit or ""
+    return replace(fact, unit=unit.partition(", SM")[0] or None)
 
 
 def _remap_failed(record: KernelRecord, fact: Fact, rules: Rules) -> Fact:
@@ -140,7 +177,7 @@ def _remap_failed(record: KernelRecord, fact: Fact, rules: Rules) -> Fact:
         words = f"Xid {fact.code} (row already waits for its remap)"
         recovery = Recovery.DRAIN_RESET
         return replace(fact, role=Role.WARNING, rank=35, weight=0.2, recovery=recovery, words=words)
-    return _hardened(fact, "remap-failure", rules)
+    return hardened(fact, "remap-failure", rules)
 
 
 def _recovery_action(record: KernelRecord, fact: Fact, rules: Rules) -> Fact:
@@ -152,32 +189,20 @@ def _recovery_action(record: KernelRecord, fact: Fact, rules: Rules) -> Fact:
         return replace(fact, kind=FactKind.RECOVERED)
     if wanted in (Recovery.RESET_GPU, Recovery.REBOOT_NODE):
         # It names the action, not the culprit: what does name it may still be on its way.
-        return _hardened(replace(fact, weight=0.9), "driver-reset-required", rules, at_once=False)
+        return hardened(replace(fact, weight=0.9), "driver-reset-required", rules, at_once=False)
     return replace(fact, weight=0.3)
 
 
-def _link(record: KernelRecord, fact: Fact, rules: Rules) -> Fact:
-    del rules
-    if record.link is None or record.link < 0:
-        return replace(fact, link=None)
-    reason = (record.registers[0] >> 20 & 0x3F) if record.registers else 0
-    at_peer = record.code == _NETIR and reason in LINK_DOWN_AT_PEER
-    words = f"{fact.words} on link {record.link}"
-    if at_peer:
-        words += f", whose link-down reason {reason} names the device at the other end"
-    return replace(fact, words=words, peer=at_peer)
-
-
-_NETIR = 149
 #: Codes whose message says more than their row; each keeps the fact or replaces it.
 _DETAILS: dict[int, Callable[[KernelRecord, Fact, Rules], Fact]] = {
+    13: _exception,
     64: _remap_failed,
     94: _contained,
     95: _contained,
     154: _recovery_action,
-    74: _link,
-    136: _link,
-    **dict.fromkeys(range(144, 151), _link),
+    74: link_fact,
+    136: link_fact,
+    **dict.fromkeys(range(144, 151), link_fact),
 }
 
 
@@ -197,7 +222,7 @@ def _nvrm(record: KernelRecord, plain: Fact, state: HostState, rules: Rules) -> 
             cause=Cause.GPU_LOST,
             recovery=Recovery.REBOOT_NODE,
         )
-        return _hardened(fact, "gpu-lost", rules)
+        return hardened(fact, "gpu-lost", rules)
     if record.unit == "RmInitAdapter":
         return replace(
             fact,
@@ -232,6 +257,7 @@ def _sxid(record: KernelRecord, plain: Fact, state: HostState, rules: Rules) -> 
         return replace(fact, kind=FactKind.UNKNOWN_CODE, words=words, rank=34, weight=_UNKNOWN)
     if not fact.fatal and row.recovery is Recovery.NONE:
         return None
+    fact = replace(fact, own=row.domain is not DomainKind.NVLINK)
     port = "" if record.link is None else f" on port {record.link}"
     return replace(
         fact,

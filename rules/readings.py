@@ -6,12 +6,13 @@ A value that cannot be read says nothing: the last one that could stands.
 from datetime import datetime
 from operator import attrgetter
 from typing import TypeVar
+from zlib import crc32
 
 from evidence.records import GpuSnapshot, GpuStatus
 from rules.host_state import GpuHealth
 from rules.thresholds import Thresholds
 
-__all__ = ["RAW", "as_before", "believed", "grown", "hot", "or_last"]
+__all__ = ["RAW", "as_before", "believed", "grown", "hot", "or_last", "to_be_noted"]
 
 #: A jump this large must stand in a second reading. The largest published bursts of uncorrectable
 #: errors are below 40,000 over months (Zhu et al., arXiv 2508.03513, Polaris).
@@ -43,7 +44,12 @@ def as_before(gpu: GpuSnapshot, health: GpuHealth, at: datetime, limits: Thresho
     if health.doubted:
         return False
     if health.hot_since is None:
-        return (health.wanted_at is None or at < health.wanted_at) and not hot(gpu, limits)
+        margin, degrees = gpu.temperature_margin_c, gpu.temperature_c  # `hot`, without its call
+        if margin is not None:
+            cool = margin > limits.temperature_margin_c
+        else:
+            cool = degrees is None or degrees <= limits.temperature_c
+        return cool and (health.wanted_at is None or at < health.wanted_at)
     return (
         health.hot_told and (health.wanted_at is None or at < health.wanted_at) and hot(gpu, limits)
     )
@@ -85,3 +91,15 @@ def grown(last: int | None, now: int | None) -> int:
     if last is None or now is None:
         return 0
     return now - last if now >= last else now
+
+
+def to_be_noted(last: datetime | None, now: datetime, host: str, every_s: float) -> bool:
+    """Whether frames are noted anew: at most every ``every_s``, on some hosts half that later.
+
+    A fleet whose frames were first read together would else write all its states together, again
+    and again (docs/decisions/0003).
+    """
+    if last is None:
+        return True
+    later = crc32(host.encode("utf-8", "surrogatepass")) % 997 / 997 / 2
+    return (now - last).total_seconds() >= every_s * (1 + later)

@@ -84,7 +84,10 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What there is to say about one incident; ``root`` gives it its id and its time."""
+    """What there is to say about one incident; ``root`` gives it its id and its time.
+
+    ``rule`` is what made it sure, where the judge knows better than its facts tell.
+    """
 
     root: Fact
     status: Status
@@ -102,6 +105,7 @@ class Judgement:
     job: str | None = None
     refs: tuple[EvidenceRef, ...] = field(default=())
     recheck: datetime | None = None
+    rule: str = ""
 
 
 def gpu_domain(state: HostState, subject: str, *, rank: int | None = None) -> Domain:

@@ -8,14 +8,16 @@ from msgspec.structs import replace
 from evidence.decisions import EvidenceRef, Says, Status, Verdict, Witness
 from evidence.identity import digest
 from evidence.records import GpuStatus
+from rules.attribution import rule_of
 from rules.catalog import Role
 from rules.causality import culprits
 from rules.gathering import hardware, incident_id, root_of
-from rules.host_state import FactKind, HostState, Incident
+from rules.host_state import FactKind, GpuHealth, HostState, Incident
 from rules.judgement import judge
 from rules.scene import Judgement, Scene
 from rules.tables import Rules
 from rules.widening import is_gpu
+from rules.witnesses import weighed
 
 __all__ = ["EVIDENCE_MAX", "judge_open"]
 
@@ -52,7 +54,12 @@ def judge_open(
     if not chosen:
         return state, []
     incidents = [_named(incident) for incident in state.incidents]
-    scene = Scene(replace(state, incidents=tuple(incidents)), rules, now, culprits(incidents))
+    scene = Scene(
+        replace(state, incidents=tuple(incidents)),
+        rules,
+        now,
+        culprits(incidents, rules.thresholds),
+    )
     verdicts: list[Verdict] = []
     wanted: dict[str, datetime] = {}
     for number in sorted(chosen, key=lambda n: (-_rank(incidents[n]), n)):
@@ -64,17 +71,20 @@ def judge_open(
         if told is not None and _waits_for_health(incident, told, scene):
             lag = timedelta(seconds=rules.thresholds.health_lag_s)
             wanted[incident.subject] = told.root.at + lag
-    health = state.health
-    if wanted:
-        health = health | {
-            pci: replace(health[pci], wanted_at=at)
-            for pci, at in wanted.items()
-            if (wished := health[pci].wanted_at) is None or wished < at
-        }
     kept = tuple(
         incident if incident.revision else replace(incident, id="") for incident in incidents
     )
+    health = _asked_for(state.health, wanted) if wanted else state.health
     return replace(state, incidents=kept, health=health), verdicts
+
+
+def _asked_for(health: dict[str, GpuHealth], wanted: dict[str, datetime]) -> dict[str, GpuHealth]:
+    """The healths with the time from which on a reading of some is waited for."""
+    return health | {
+        pci: replace(health[pci], wanted_at=at)
+        for pci, at in wanted.items()
+        if (wished := health[pci].wanted_at) is None or wished < at
+    }
 
 
 def _reaches(incident: Incident) -> bool:
@@ -164,6 +174,7 @@ def _verdict(incident: Incident, told: Judgement, scene: Scene) -> Verdict:
     lines = incident.more + sum(fact.count for fact in incident.facts)
     more = max(0, lines - len(incident.facts)) + max(0, len(refs) - EVIDENCE_MAX)
     tail = f" ({more} more records of it are counted, not listed.)" if more else ""
+    rule = rule_of(incident.subject, told)
     return Verdict(
         id=digest(incident.id, incident.revision),
         incident=incident.id,
@@ -174,7 +185,7 @@ def _verdict(incident: Incident, told: Judgement, scene: Scene) -> Verdict:
         cause=told.cause,
         domain=told.domain,
         confidence=round(told.confidence, 3),
-        reason=told.reason + tail,
+        reason=told.reason + _weights(told) + tail,
         recovery=told.recovery,
         hard=told.hard,
         testimony=told.testimony,
@@ -183,6 +194,8 @@ def _verdict(incident: Incident, told: Judgement, scene: Scene) -> Verdict:
         victims=told.victims,
         victim_of=told.victim_of,
         explained_by=told.explained_by,
+        rule=rule,
+        muted=scene.rules.policy.rule(rule).muted,
         late=incident.late,
         job=told.job,
         host=state.host,
@@ -191,6 +204,13 @@ def _verdict(incident: Incident, told: Judgement, scene: Scene) -> Verdict:
         pool=state.pool,
         nvlink_domain=state.nvlink_domain,
     )
+
+
+def _weights(told: Judgement) -> str:
+    """How much each witness weighs, where that is why nothing was decided."""
+    if told.status not in (Status.SUSPECTED, Status.INSUFFICIENT) or not told.testimony:
+        return ""
+    return f" Weights: {weighed(told.testimony)}."
 
 
 def _evidence(incident: Incident, told: Judgement) -> Sequence[EvidenceRef]:

@@ -4,24 +4,26 @@ Every entry stands with its reason and its source; a file of an operator's own o
 one by one, and each override gives its own.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from rules.entries import Entry, EntryError, Reader, read
 
 __all__ = ["Ground", "Thresholds", "ThresholdsError", "load"]
 
 SHIPPED = Path(__file__).with_name("thresholds.toml")
 
-_ENTRY = ("value", "reason", "source")
 #: Entries that may be zero or below: degrees left to a limit.
 _SIGNED = frozenset({"temperature_margin_c"})
 
 
-class ThresholdsError(ValueError):
-    """A thresholds file that cannot be used; one sentence with file, line and key."""
+#: A thresholds file that cannot be used; the message names file, line and key in one sentence.
+ThresholdsError = EntryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class Thresholds:
     strong_collective: float
     repeats_distinct: int
     repeats_window_s: float
+    nvlink_repeats: int
+    nvlink_repeats_window_s: float
+    degraded_for_s: float
+    degraded_load_pct: float
+    degraded_clock_share: float
     grounds: Mapping[str, Ground]
 
 
@@ -95,61 +102,26 @@ def load(path: Path | None = None) -> Thresholds:
         raise ThresholdsError(f"{SHIPPED}: {', '.join(missing)}: missing")
     if path is not None:
         entries |= _read(path)
-    grounds = {key: ground for key, (_, ground) in entries.items()}
-    values: dict[str, Any] = {key: value for key, (value, _) in entries.items()}
+    grounds = {key: Ground(entry.why, entry.source) for key, entry in entries.items()}
+    values: dict[str, Any] = {key: entry.value for key, entry in entries.items()}
     return Thresholds(**values, grounds=MappingProxyType(grounds))
 
 
-def _read(path: Path) -> dict[str, tuple[float, Ground]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ThresholdsError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ThresholdsError(f"{path}: is not UTF-8 text") from error
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ThresholdsError(f"{path}: is not TOML: {error}") from error
-    entries = {}
-    for key, content in table.items():
-        try:
-            entries[key] = _entry(key, content)
-        except ValueError as error:
-            line = _line_of(text, key)
-            raise ThresholdsError(f"{path}, line {line}: {key}: {error}") from error
-    return entries
+def _read(path: Path) -> dict[str, Entry]:
+    return read(path, _reader, ("reason", "threshold"))
 
 
-def _entry(key: str, content: object) -> tuple[float, Ground]:
-    if key not in _KINDS:
-        raise ValueError("no such threshold")
-    if not isinstance(content, dict):
-        raise ValueError("an entry is a table with value, reason and source")  # noqa: TRY004
-    for name in content:
-        if name not in _ENTRY:
-            raise ValueError(f"{name}: an entry has only value, reason and source")
-    for name in _ENTRY:
-        if name not in content:
-            raise ValueError(f"{name} is missing")
-    for name in ("reason", "source"):
-        if not isinstance(content[name], str) or not content[name].strip():
-            raise ValueError(f"{name} must be a sentence")
-    return _value(key, content["value"]), Ground(content["reason"], content["source"])
+def _reader(key: str) -> Reader | None:
+    return partial(_value, key) if key in _KINDS else None
 
 
 def _value(key: str, value: object) -> float:
     whole = _KINDS[key] is int
     wanted = "a whole number" if whole else "a number"
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise ValueError(f"value must be {wanted}, but is {value!r}")  # noqa: TRY004 (one kind)
+        raise ValueError(wanted)  # noqa: TRY004 (one kind of error for all)
     if key not in _SIGNED and not 0 < value < 1e9:  # noqa: PLR2004 (31 years in seconds)
-        raise ValueError(f"value must be {wanted} above zero, but is {value!r}")
+        raise ValueError(f"{wanted} above zero")
+    if not isfinite(value):
+        raise ValueError(wanted)
     return value if whole else float(value)
-
-
-def _line_of(text: str, key: str) -> int:
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip().startswith((f"[{key}]", f"{key} ", f"{key}=", f'["{key}"]')):
-            return number
-    return 1

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, Domain, DomainKind, Recovery, Says, Status, Witness
 from rules.catalog import Role
-from rules.causality import may_be_above
+from rules.causality import is_whole_switch, may_be_above
 from rules.gathering import root_of
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Judgement, Scene, gpu_domain, node_domain, witness
@@ -33,7 +33,11 @@ def judge_node_lost(incident: Incident, facts: Sequence[Fact], scene: Scene) -> 
     gpus = sorted({fact.subject for fact in incident.facts})
     over = scene.now - root.at >= wait
     ours = all(fact.name == "nvml-error" for fact in incident.facts)
-    stays = over and not ours and scene.lasts(NODE_LOST, root.at + wait)
+    stays = (
+        over
+        and not ours
+        and (scene.lasts(NODE_LOST, root.at + wait) or _cannot_come_back(incident, scene))
+    )
     minutes = scene.limits.service_wait_s / 60
     tail = f" and still do after {minutes:.0f} minutes" if stays else ""
     return Judgement(
@@ -49,6 +53,16 @@ def judge_node_lost(incident: Incident, facts: Sequence[Fact], scene: Scene) -> 
         victims=tuple(gpu_domain(scene.state, gpu) for gpu in gpus),
         recheck=None if over else root.at + wait,
     )
+
+
+def _cannot_come_back(incident: Incident, scene: Scene) -> bool:
+    """Whether the kernel saw all cards leave the bus on a node whose NVML nobody reads.
+
+    Nothing but a restart of the node brings them back, and nothing will say that they are.
+    """
+    restarted = any(at >= incident.first for at in scene.state.boots)
+    blind = scene.state.frames_at is None
+    return blind and not restarted and all(is_lost(fact) for fact in incident.facts)
 
 
 _ABOVE = "power, PCIe switch, driver"
@@ -130,13 +144,14 @@ def judge_switch(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Jud
     )
     unknown = root.kind is FactKind.UNKNOWN_CODE
     status = Status.INSUFFICIENT if unknown else Status.SUSPECTED
-    if root.fatal and gpus:
+    whole = is_whole_switch(incident, scene.state.incidents, scene.limits)
+    if root.fatal and gpus and whole:
         status = Status.LOCALIZED
     named = f", and {len(gpus)} of its GPUs saw the link fail" if gpus else ""
     return Judgement(
         root=root,
         status=status,
-        cause=root.cause,
+        cause=root.cause if whole or not gpus else Cause.NVLINK,
         domain=domain,
         confidence=0.7 if status is Status.LOCALIZED else round(0.6 * root.weight, 3),
         reason=f"NVSwitch {pci} of {scene.state.host or 'the node'}: {listed(facts)}{named}.",
@@ -263,6 +278,8 @@ def judge_suspicion(incident: Incident, facts: Sequence[Fact], scene: Scene) -> 
     if one.status is Status.VICTIM:
         return None  # named in the culprit's verdict
     if one.domain.kind is DomainKind.LINK:
+        if one.says is Says.BLIND and not incident.revision:
+            return None  # an end of a path that failed: a word for what its links tell
         link = blamed_link(incident, scene)
         if link is not None and not incident.revision:
             return None  # named in the link's verdict

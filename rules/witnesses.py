@@ -16,9 +16,16 @@ from rules.health_flags import ECC
 from rules.host_state import Fact, FactKind, GpuHealth, HostState
 from rules.thresholds import Thresholds
 
-__all__ = ["Hearing", "hear", "listed"]
+__all__ = ["SPOKEN", "Hearing", "hear", "listed", "weighed"]
 
 _SOFTWARE = frozenset({Role.APPLICATION, Role.CONSEQUENCE})
+#: What the witnesses are called in a sentence.
+SPOKEN = {
+    Witness.KERNEL: "kernel",
+    Witness.HEALTH: "NVML",
+    Witness.COLLECTIVE: "collective",
+    Witness.FABRIC: "fabric",
+}
 _MISSING = {
     Witness.KERNEL: "kernel log of the host",
     Witness.HEALTH: "NVML snapshots of the GPU after the event",
@@ -82,6 +89,16 @@ def listed(facts: Iterable[Fact]) -> str:
     for fact in facts:
         counts[fact.words] += fact.count
     return ", ".join(f"{words} {n} times" if n > 1 else words for words, n in counts.items())
+
+
+def weighed(testimony: Iterable[Testimony]) -> str:
+    """Who says what and how much it weighs: ``kernel accuses (0.80), NVML is blind``."""
+    return ", ".join(
+        f"{SPOKEN[one.witness]} is blind"
+        if one.says is Says.BLIND
+        else f"{SPOKEN[one.witness]} {one.says} ({one.weight:.2f})"
+        for one in testimony
+    )
 
 
 def _kernel(

@@ -22,6 +22,8 @@ from evidence.identity import digest
 from evidence.records import (
     ContextKind,
     ContextRecord,
+    GpuEvent,
+    GpuEventKind,
     GpuFrame,
     GpuIdentity,
     GpuSnapshot,
@@ -77,6 +79,26 @@ class Records:
                 for seconds, differs in ticks
             ),
             **fields,
+        )
+
+    def event(
+        self,
+        seconds: float,
+        gpu: int = 0,
+        kind: GpuEventKind = GpuEventKind.XID,
+        data: int | None = None,
+        **fields: Any,
+    ) -> GpuFrame:
+        """A frame of one NVML event, as the agent sends it between two ticks."""
+        self.made += 1
+        named = {"index": gpu, "uuid": uuid(gpu), "pci": PCI[gpu]} | fields
+        event = GpuEvent(at=at(seconds), kind=kind, data=data, **named)
+        return GpuFrame(
+            id=digest("event", seconds, gpu, kind, data),
+            host=HOST,
+            observed_at=at(seconds),
+            seq=self.made,
+            ticks=(GpuTick(at=at(seconds), events=(event,)),),
         )
 
     def chain(self, start: float = 10, gpu: int = 0) -> list[Struct]:

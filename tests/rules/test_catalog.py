@@ -84,7 +84,8 @@ def test_a_damaged_row_is_named_with_its_line(
     cells[lines[0].split("\t").index(column)] = value
     lines[2] = "\t".join(cells)
     (tmp_path / "xid.tsv").write_text("\n".join(lines) + "\n")
-    (tmp_path / "sxid.tsv").write_text((catalog.DATA / "sxid.tsv").read_text())
+    for name in ("sxid.tsv", "nvlink5.tsv"):
+        (tmp_path / name).write_text((catalog.DATA / name).read_text())
     with pytest.raises(catalog.CatalogError) as caught:
         catalog.load(tmp_path)
     assert str(caught.value) == sentence

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evidence.records import GpuStatus
-from rules.health import _to_be_noted
+from rules.readings import to_be_noted
 
 LOST = {"status": GpuStatus.LOST, "error": 15}
 RESET = {"status": GpuStatus.RESET_REQUIRED, "error": 16}
@@ -191,7 +191,7 @@ def test_hosts_that_were_read_together_are_not_noted_together() -> None:
         return next(
             second
             for second in range(1000)
-            if _to_be_noted(at, at + timedelta(seconds=second), host, 60.0)
+            if to_be_noted(at, at + timedelta(seconds=second), host, 60.0)
         )
 
     hosts = Counter(first_second(f"gpu-r{rack:02d}-n{node}") for rack in range(50)

@@ -299,10 +299,8 @@ def test_gpus_lost_one_after_the_other_within_a_second_become_the_node(
         node.take(records.kernel(1 + gpu / 10, gpu, code=79))
     assert node.told() == ["localized gpu-lost gpu0"], "a second one is worth waiting for the rest"
     node.tick(4)
-    said = [f"{one.status} {one.domain.kind}" for one in node.verdicts]
-    assert said.index("suspected node") < said.index("localized node"), "after its wait"
     told = node.told()
-    assert told == ["localized node node", "victim gpu-lost gpu0"], "the others are only named"
+    assert told == ["suspected node node", "victim gpu-lost gpu0"], "the others are only named"
     node.run_on()
     told = node.told()
     assert told == ["localized node node", "victim gpu-lost gpu0"], "nobody reads NVML there"

@@ -134,7 +134,7 @@ def test_four_of_four_named_gpus_lost_at_once_are_a_node_where_nobody_counted_th
 ) -> None:
     for gpu in range(4):
         node.take(records.kernel(10 + gpu / 10, gpu, code=79))
-    node.run_on()
+    node.tick(13)
     assert node.told() == ["suspected node node", "victim gpu-lost gpu0"]
 
 
@@ -185,3 +185,27 @@ def test_an_error_of_a_port_that_cannot_be_above_it_is_not_the_lost_gpus_cause(
     node.take(records.kernel(10, 0, code=79))
     node.run_on()
     assert node.told() == ["localized gpu-lost gpu0", "suspected pcie node"]
+
+
+def test_cards_that_left_the_bus_together_stay_lost_where_nobody_reads_nvml(
+    node: Any, records: Any
+) -> None:
+    """Nothing but a restart brings them back, and the kernel says nothing of them any more."""
+    node.take(records.inventory(0))
+    for gpu in ALL:
+        node.take(records.kernel(10 + gpu / 10, gpu, code=79))
+    node.tick(600)
+    assert "suspected node node" in node.told()
+    node.run_on()
+    assert "localized node node" in node.told()
+
+
+def test_cards_that_left_the_bus_as_their_node_restarted_are_not_held_against_it(
+    node: Any, records: Any
+) -> None:
+    node.take(records.inventory(0, boot_id="before"))
+    for gpu in ALL:
+        node.take(records.kernel(10 + gpu / 10, gpu, code=79))
+    node.take(records.inventory(300, boot_id="after"))
+    node.run_on()
+    assert "suspected node node" in node.told()

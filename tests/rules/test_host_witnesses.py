@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from evidence.decisions import Cause, Domain, DomainKind, Status, Witness
 from evidence.records import ContextKind, GpuStatus, KernelKind
@@ -255,8 +256,32 @@ REPEATS = (
     ),
 )
 
+
+def unit(r: Any, tpcs: tuple[int, ...]) -> list[Any]:
+    """An exception a day under different users, each on the GPC 4 and the TPC that is named."""
+    found: list[Any] = []
+    for number, one in enumerate(repeats(r, lambda _: 6, users=len(tpcs))):
+        line = {"code": 13, "unit": f"GPC 4, TPC {tpcs[number // 2]}, SM {number}"}
+        found.append(replace(one, **line) if number % 2 else one)
+    return found
+
+
+UNITS = (
+    (
+        "exceptions of three users on one unit of a GPU are that unit",
+        lambda r: unit(r, (1, 1, 1)),
+        ("software software gpu6", "software software gpu6", "localized gpu-compute gpu6"),
+    ),
+    (
+        "on several units of it they are suspected",
+        lambda r: unit(r, (1, 5, 1)),
+        ("software software gpu6", "software software gpu6", "suspected gpu-compute gpu6"),
+    ),
+)
+
 CASES: tuple[tuple[Any, ...], ...] = (
     *WITNESSES,
+    *UNITS,
     *CONTEXT,
     *REPEATS,
 )

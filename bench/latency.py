@@ -37,6 +37,11 @@ value = "enforce"
 why = "Commands are real in the bench."
 source = "bench/latency.py"
 
+[isolation.settle_s]
+value = 0
+why = "How long a verdict waits for other hosts is set by the policy and is not measured."
+source = "bench/latency.py"
+
 [budget.node_absolute]
 value = 1e9
 why = "Every injected fault must be answered, whatever it costs."

@@ -298,7 +298,9 @@ class Hold(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class DesiredState(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="state/1"):
     """What a domain should be now: out while it has holds. Consumers reconcile from this.
 
-    ``note`` says why it changed where no hold tells, e.g. a command that expired.
+    ``note`` says why it changed where no hold tells, e.g. a command that expired. ``released_at``
+    is its last return to service, ``passed_at`` the last by a person's word: evidence older than
+    that counts no more.
     """
 
     id: str
@@ -311,6 +313,8 @@ class DesiredState(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="sta
     holds: tuple[Hold, ...] = ()
     aliases: tuple[str, ...] = ()
     note: str | None = None
+    released_at: datetime | None = None
+    passed_at: datetime | None = None
 
 
 class RequestAction(StrEnum):

@@ -56,6 +56,9 @@ class Driver:
         self._isolation = rebuild()  # triage knows of nothing isolated before
         self._queue: list[tuple[datetime, int, str, str, Struct]] = []
         self._due: dict[tuple[str, str], datetime] = {}
+        self._ticks: list[tuple[datetime, str, str]] = []  # every time that was ever due, a heap
+        self._ticked: Counter[tuple[str, str]] = Counter()
+        self._commanded: set[str] = set()
         self._order = itertools.count()
         self.outcome = Outcome()
 
@@ -65,19 +68,39 @@ class Driver:
 
     def run(self) -> Outcome:
         """Step through everything queued in order of time, then until all windows are settled."""
-        ticks: Counter[tuple[str, str]] = Counter()
-        while self._queue or self._due:
-            stage = min(self._due, key=self._due.__getitem__, default=None)
-            if stage is None or (self._queue and self._queue[0][0] <= self._due[stage]):
+        return self.advance(None)
+
+    def advance(self, until: datetime | None) -> Outcome:
+        """Step through what is queued or due before ``until``; nothing earlier may be added then.
+
+        So a month can be driven without holding a month of records: the outcome is the same.
+        """
+        while (stage := self._next()) or self._queue:
+            due = self._due[stage] if stage else None
+            if due is None or (self._queue and self._queue[0][0] <= due):
+                if until is not None and self._queue[0][0] >= until:
+                    break
                 at, _, topic, key, record = heapq.heappop(self._queue)
                 self._deliver(topic, key, Arrived(topic, record, at))
                 continue
-            ticks[stage] += 1
-            if ticks[stage] > _MOST_TICKS:
+            if until is not None and due >= until:
+                break
+            assert stage is not None
+            self._ticked[stage] += 1
+            if self._ticked[stage] > _MOST_TICKS:
                 raise RuntimeError(f"{stage[0]} stage of {stage[1]} is never done")
-            now = self._due.pop(stage)
-            self._deliver(*stage, Arrived("", Tick(id=digest("tick", now), at=now), now))
+            del self._due[stage]
+            self._deliver(*stage, Arrived("", Tick(id=digest("tick", due), at=due), due))
         return self.outcome
+
+    def _next(self) -> tuple[str, str] | None:
+        """Who is to be ticked next; times that no longer hold are dropped on the way."""
+        while self._ticks:
+            at, stage, key = self._ticks[0]
+            if self._due.get((stage, key)) == at:
+                return stage, key
+            heapq.heappop(self._ticks)
+        return None
 
     def _deliver(self, topic: str, key: str, arrived: Arrived) -> None:
         if topic == "nccl":
@@ -110,18 +133,21 @@ class Driver:
         if due is None:
             self._due.pop((stage, key), None)
         else:
-            self._due[stage, key] = max(due, now + _STEP)
+            at = max(due, now + _STEP)
+            if self._due.get((stage, key)) != at:
+                self._due[stage, key] = at
+                heapq.heappush(self._ticks, (at, stage, key))
 
     def _isolate(self, arrived: Arrived) -> None:
         """Nobody acks here, so the outbox would repeat itself: each command counts once."""
         self._isolation, outputs = isolation.step(self._isolation, arrived, self._rules)
-        if self._isolation.racks_at is not None:
-            self._wait("verdicts", "", self._isolation.racks_at, arrived.at)
-        seen = {command.id for command in self.outcome.commands}
+        if (settles := isolation.settles(self._isolation)) is not None:
+            self._wait("verdicts", "", settles, arrived.at)
         for output in outputs:
             if isinstance(output, DesiredState):
                 self.outcome.states.append(output)
             elif isinstance(output, Verdict):
                 self._pass_on("", [output], arrived.at)
-            elif output.id not in seen:
+            elif output.id not in self._commanded:
+                self._commanded.add(output.id)
                 self.outcome.commands.append(output)

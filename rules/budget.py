@@ -1,7 +1,7 @@
 """How much may leave service in a sliding window, counted in capacity really removed.
 
 A card may cost its whole node (most schedulers take out only nodes); a second card of the same
-node then costs nothing more.
+node, or the node after its card, then costs nothing more.
 """
 
 from collections import defaultdict
@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from evidence.decisions import Domain, DomainKind
-from rules.policy import Budget, CardCosts
+from rules.policy import Budget
 
-__all__ = ["Spent", "cost_of", "in_window", "objection"]
+__all__ = ["Spent", "in_window", "objection", "spending"]
 
 #: Domains that cost capacity in nodes; links, switches and racks are counted by themselves.
 _IN_NODES = (DomainKind.GPU, DomainKind.MIG, DomainKind.NVLINK, DomainKind.NODE)
@@ -21,23 +21,44 @@ _ROUNDING = 1e-9
 
 
 class Spent(Struct, frozen=True, omit_defaults=True):
-    """Capacity that one command removed: ``cost`` (1.0 is a whole node, link ...) of ``unit``."""
+    """Capacity that one command removed: ``cost`` (1.0 is a whole node, link ...) of ``unit``.
+
+    A ``card`` costs what the policy says. ``foreign`` is what others took out: it counts for real
+    commands and for those of shadow mode.
+    """
 
     at: datetime
     command: str
     domain_id: str
     kind: DomainKind
     unit: str
-    cost: float
+    cost: float = 1.0
     dry_run: bool = False
+    card: bool = False
+    foreign: bool = False
 
 
-def cost_of(domain: Domain, budget: Budget) -> tuple[DomainKind, str, float]:
-    """What isolating a domain removes: the kind it is counted under, of what, and how much."""
-    if domain.kind not in _IN_NODES:
-        return domain.kind, domain.id, 1.0
-    whole = domain.kind is DomainKind.NODE or budget.card_costs is CardCosts.NODE
-    return DomainKind.NODE, str(domain.host), 1.0 if whole else 1.0 / budget.gpus_per_node
+def spending(
+    domain: Domain,
+    domain_id: str,
+    at: datetime,
+    *,
+    command: str,
+    dry_run: bool = False,
+    foreign: bool = False,
+) -> Spent:
+    """What isolating a domain removes: of what kind and unit, and whether all of it."""
+    in_nodes = domain.kind in _IN_NODES
+    return Spent(
+        at=at,
+        command=command,
+        domain_id=domain_id,
+        kind=DomainKind.NODE if in_nodes else domain.kind,
+        unit=str(domain.host) if in_nodes else domain.id,
+        dry_run=dry_run,
+        card=in_nodes and domain.kind is not DomainKind.NODE,
+        foreign=foreign,
+    )
 
 
 def in_window(spent: Iterable[Spent], now: datetime, budget: Budget) -> tuple[Spent, ...]:
@@ -56,14 +77,18 @@ def objection(spent: Iterable[Spent], new: Spent, budget: Budget) -> str | None:
     }.get(new.kind, 0.0)
     used: dict[str, float] = defaultdict(float)
     for one in in_window(spent, new.at, budget):
-        if one.kind is new.kind and one.dry_run == new.dry_run:
-            used[one.unit] += one.cost
+        if one.kind is new.kind and (one.foreign or one.dry_run == new.dry_run):
+            used[one.unit] += _price(one, budget)
     before = sum(min(1.0, cost) for cost in used.values())
-    used[new.unit] += new.cost
+    used[new.unit] += _price(new, budget)
     after = sum(min(1.0, cost) for cost in used.values())
-    if after <= limit + _ROUNDING or (before > 0 and after == before):
+    if after <= limit + _ROUNDING or (before > 0 and after - before < _ROUNDING):
         return None
     return (
         f"Budget: {before:g} of {limit:g} {new.kind} capacity left service in the last"
         f" {budget.window_s:g} s, and this would make it {after:g}."
     )
+
+
+def _price(one: Spent, budget: Budget) -> float:
+    return budget.card if one.card else one.cost

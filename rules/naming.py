@@ -41,7 +41,7 @@ def has_place(domain: Domain) -> bool:
         DomainKind.MIG: (domain.host, domain.pci, domain.mig),
         DomainKind.NVLINK: (domain.host, domain.pci),
         DomainKind.NODE: (domain.host,),
-        DomainKind.LINK: (domain.switch or domain.host,),
+        DomainKind.LINK: (domain.switch or domain.host, domain.port is not None),
         DomainKind.SWITCH: (domain.switch,),
         DomainKind.RACK: (domain.rack,),
         DomainKind.JOB: (None,),

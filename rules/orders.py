@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from evidence.decisions import Action, Cause, Command, Hold, Level, Recovery, Verdict
 from evidence.identity import digest
 from rules.desired import Part
-from rules.policy import Mode, Policy
-from rules.severity import mode_of
+from rules.policy import Policy
+from rules.severity import is_shadow
 
 __all__ = ["isolate", "release"]
 
@@ -20,9 +20,14 @@ def isolate(
     policy: Policy,
     verdict: Verdict | None = None,
 ) -> Command:
-    """The command that carries out a hold: a verdict's, else a person's (never a dry run)."""
+    """The command that carries out a hold: a verdict's, else a person's (never a dry run).
+
+    A dry run has an id of its own, or its real command could not be told from it.
+    """
+    dry_run = verdict is not None and is_shadow(policy, verdict)
+    told = ("dry-run",) if dry_run else ()
     return Command(
-        id=digest(domain_id, Action.ISOLATE, hold.id, part.generation),
+        id=digest(domain_id, Action.ISOLATE, hold.id, part.generation, *told),
         action=Action.ISOLATE,
         domain=part.domain,
         domain_id=domain_id,
@@ -36,7 +41,7 @@ def isolate(
         confidence=verdict.confidence if verdict else None,
         recovery=verdict.recovery if verdict else Recovery.NONE,
         act_by=now + timedelta(seconds=policy.act_by_s),
-        dry_run=verdict is not None and mode_of(policy, verdict.pool) is Mode.SHADOW,
+        dry_run=dry_run,
         by=hold.by,
         pool=verdict.pool if verdict else None,
         evidence=tuple(ref.id for ref in verdict.evidence) if verdict else (),
@@ -51,10 +56,11 @@ def release(
     *,
     by: str,
     because: tuple[str, str],
+    dry_run: bool,
 ) -> Command:
     """The command that returns a part: it begins the part's next generation and never expires.
 
-    ``because`` is (id, reason) of what asked for it, used where no hold was lifted.
+    ``because`` is (id, reason) of what asked for it; the id is used where no hold was lifted.
     """
     cause_id, reason = because
     incident = lifted[0].id if lifted else cause_id
@@ -70,6 +76,6 @@ def release(
         incident=incident,
         generation=generation,
         issued_at=now,
-        dry_run=part.dry_run,
+        dry_run=dry_run,
         by=by,
     )

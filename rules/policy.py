@@ -5,8 +5,7 @@ one by one, and each override gives its reason too.
 """
 
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +13,8 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from evidence.decisions import Cause, Level, Status
+from rules.entries import Entry, EntryError, Reader, read
+from rules.rulebook import Maturity, Rule, find_rule, is_rule
 
 __all__ = [
     "GoverningRules",
@@ -34,8 +35,8 @@ KNOWN_FACTS = frozenset({"gpu-lost", "remap-failure", "driver-reset-required", "
 _XID_FACT = re.compile(r"xid-[1-9][0-9]{0,2}\Z")  # xid-79
 
 
-class PolicyError(ValueError):
-    """A policy file that cannot be used; the message names file, key and line in one sentence."""
+#: A policy file that cannot be used; the message names file, line and key in one sentence.
+PolicyError = EntryError
 
 
 class Mode(StrEnum):
@@ -114,6 +115,11 @@ class Budget:
     gpus_per_node: int
 
     @property
+    def card(self) -> float:
+        """What one card costs, in nodes."""
+        return 1.0 if self.card_costs is CardCosts.NODE else 1.0 / self.gpus_per_node
+
+    @property
     def nodes(self) -> float:
         """Nodes that may leave service in one window."""
         return max(self.node_absolute, self.node_percent / 100 * self.fleet_nodes)
@@ -134,6 +140,8 @@ class Policy:
     automatic_release: bool
     cool_down_s: float
     act_by_s: float
+    settle_s: float
+    stands_for_s: float
     resend_s: float
     resend_limit_s: float
     failed_retries: int
@@ -141,11 +149,16 @@ class Policy:
     levels: Mapping[Cause, Level | None]
     budget: Budget
     pools: Mapping[str, Pool]
+    rules: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notes: Mapping[str, Note] = field(default_factory=dict, repr=False)
 
     def pool(self, name: str | None) -> Pool:
         """The rules of a pool; those of ``default`` where it is not named."""
         return self.pools.get(name or "default", self.pools["default"])
+
+    def rule(self, name: str | None) -> Rule:
+        """How far a rule may act: by its own entries, else its family's, else the default's."""
+        return find_rule(self.rules, name)
 
 
 class GoverningRules(Protocol):
@@ -157,18 +170,6 @@ class GoverningRules(Protocol):
 
 
 # --- Reading ------------------------------------------------------------------------------------
-
-
-#: What one entry is made of.
-_PARTS = frozenset({"value", "why", "source"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One entry as a file has it."""
-
-    value: Any
-    note: Note
 
 
 def _number(value: Any) -> float:  # noqa: ANN401 (TOML values)
@@ -201,7 +202,7 @@ def _flag(value: Any) -> bool:  # noqa: ANN401
     return value
 
 
-def _one_of(words: type[StrEnum]) -> Callable[[Any], StrEnum]:
+def _one_of(words: type[StrEnum]) -> Reader:
     def read(value: Any) -> StrEnum:  # noqa: ANN401
         try:
             return words(value)
@@ -227,14 +228,16 @@ def _statuses(value: Any) -> frozenset[Status]:  # noqa: ANN401
     return frozenset(map(Status, value))
 
 
-_POOL_KEYS: Mapping[str, Callable[[Any], Any]] = {
+_POOL_KEYS: Mapping[str, Reader] = {
     "mode": _one_of(Mode),
     "at_least": _one_of(Level),
     "at_most": _one_of(Level),
     "isolate_as": _one_of(IsolateAs),
 }
 
-_KEYS: Mapping[str, Callable[[Any], Any]] = {
+_RULE_KEYS: Mapping[str, Reader] = {"maturity": _one_of(Maturity), "enabled": _flag}
+
+_KEYS: Mapping[str, Reader] = {
     "job.settle_across_hosts_s": _positive,
     "job.settle_limit_s": _positive,
     "job.forget_after_s": _positive,
@@ -246,6 +249,8 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "isolation.automatic_release": _flag,
     "isolation.cool_down_s": _number,
     "isolation.act_by_s": _positive,
+    "isolation.settle_s": _number,
+    "isolation.stands_for_s": _positive,
     "isolation.resend_s": _positive,
     "isolation.resend_limit_s": _positive,
     "isolation.failed_retries": _count,
@@ -263,89 +268,17 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def _reader(key: str) -> Callable[[Any], Any] | None:
+def _reader(key: str) -> Reader | None:
     section, _, rest = key.partition(".")
-    if section == "hard_facts":
-        return _flag if rest in KNOWN_FACTS or _XID_FACT.match(rest) else None
-    if section == "pools":
-        name, _, setting = rest.rpartition(".")
-        return _POOL_KEYS.get(setting) if name else None
+    name, _, setting = rest.rpartition(".")
+    match section:
+        case "hard_facts":
+            return _flag if rest in KNOWN_FACTS or _XID_FACT.match(rest) else None
+        case "pools":
+            return _POOL_KEYS.get(setting) if name else None
+        case "rules":
+            return _RULE_KEYS.get(setting) if is_rule(name) else None
     return _KEYS.get(key)
-
-
-def _line_of(text: str, key: str) -> int:
-    """The line where a dotted key, or the longest part of it that is written out, stands."""
-    header, best, best_length = "", 1, 0
-    for number, line in enumerate(text.splitlines(), 1):
-        bare = line.strip()
-        if bare.startswith("["):
-            header = bare.strip("[] ").replace('"', "")
-            written = header
-        elif "=" in bare and not bare.startswith("#"):
-            own = bare.partition("=")[0].strip().replace('"', "")
-            written = f"{header}.{own}" if header else own
-        else:
-            continue
-        if (key == written or key.startswith(written + ".")) and len(written) > best_length:
-            best, best_length = number, len(written)
-    return best
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A policy file while it is read: where it is, and its text for the line numbers."""
-
-    path: Path
-    text: str
-
-    def error(self, key: str, sentence: str) -> PolicyError:
-        line = _line_of(self.text, key)
-        return PolicyError(f"{self.path}, line {line}: {key}: {sentence}")
-
-    def entries(self, table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, _Entry]]:
-        for name, content in table.items():
-            key = f"{prefix}{name}"
-            if not isinstance(content, dict):
-                raise self.error(key, "an entry is a table with value, why and source")
-            if _PARTS & content.keys() or not content:
-                yield key, self._entry(key, content)
-            else:
-                yield from self.entries(content, key + ".")
-
-    def _entry(self, key: str, content: Mapping[str, Any]) -> _Entry:
-        reader = _reader(key)
-        if reader is None:
-            raise self.error(key, "no such key in a policy")
-        for name in content:
-            if name not in _PARTS:
-                raise self.error(f"{key}.{name}", "an entry has only value, why and source")
-        for name in ("value", "why", "source"):
-            if name not in content:
-                raise self.error(key, f"{name} is missing")
-        for name in ("why", "source"):
-            if not isinstance(content[name], str) or not content[name].strip():
-                raise self.error(f"{key}.{name}", "must be a sentence")
-        try:
-            value = reader(content["value"])
-        except ValueError as error:
-            raise self.error(
-                f"{key}.value", f"must be {error}, but is {content['value']!r}"
-            ) from None
-        return _Entry(value, Note(content["why"], content["source"]))
-
-
-def _read(path: Path) -> dict[str, _Entry]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PolicyError(f"{path}: is not UTF-8 text") from error
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PolicyError(f"{path}: is not TOML: {error}") from error
-    return dict(_File(path, text).entries(table))
 
 
 def load(path: Path | None = None) -> Policy:
@@ -359,14 +292,19 @@ def load(path: Path | None = None) -> Policy:
     policy = _policy(entries)
     for name, pool in policy.pools.items():
         if list(Level).index(pool.at_least) > list(Level).index(pool.at_most):
+            crossed = (entries.get(f"pools.{name}.{own}") for own in ("at_most", "at_least"))
+            where = next(entry.where for entry in crossed if entry is not None)
             raise PolicyError(
-                f"{path or SHIPPED}: pools.{name}: at_least {pool.at_least} is above "
-                f"at_most {pool.at_most}"
+                f"{where}: pools.{name}: at_least {pool.at_least} is above at_most {pool.at_most}"
             )
     return policy
 
 
-def _policy(entries: Mapping[str, _Entry]) -> Policy:
+def _read(path: Path) -> dict[str, Entry]:
+    return read(path, _reader, ("why", "key in a policy"))
+
+
+def _policy(entries: Mapping[str, Entry]) -> Policy:
     def section(name: str) -> dict[str, Any]:
         start = name + "."
         return {k[len(start) :]: e.value for k, e in entries.items() if k.startswith(start)}
@@ -382,14 +320,21 @@ def _policy(entries: Mapping[str, _Entry]) -> Policy:
             **section("budget"), fleet_nodes=fleet["nodes"], gpus_per_node=fleet["gpus_per_node"]
         ),
         pools=MappingProxyType(_pools(section("pools"))),
-        notes=MappingProxyType({key: entry.note for key, entry in entries.items()}),
+        rules=MappingProxyType(_by_name(section("rules"))),
+        notes=MappingProxyType({k: Note(e.why, e.source) for k, e in entries.items()}),
     )
 
 
-def _pools(values: Mapping[str, Any]) -> dict[str, Pool]:
-    by_pool: dict[str, dict[str, Any]] = {}
+def _by_name(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings of named things: ``name.setting`` to {name: {setting: value}}."""
+    named: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         name, _, setting = key.rpartition(".")
-        by_pool.setdefault(name, {})[setting] = value
+        named.setdefault(name, {})[setting] = value
+    return named
+
+
+def _pools(values: Mapping[str, Any]) -> dict[str, Pool]:
+    by_pool = _by_name(values)
     default = by_pool.get("default", {})
     return {name: Pool(**(default | own)) for name, own in by_pool.items()}

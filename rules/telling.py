@@ -174,7 +174,7 @@ def _verdict(incident: Incident, told: Judgement, scene: Scene) -> Verdict:
     lines = incident.more + sum(fact.count for fact in incident.facts)
     more = max(0, lines - len(incident.facts)) + max(0, len(refs) - EVIDENCE_MAX)
     tail = f" ({more} more records of it are counted, not listed.)" if more else ""
-    rule = rule_of(incident.subject, told)
+    rule = rule_of(incident, told)
     return Verdict(
         id=digest(incident.id, incident.revision),
         incident=incident.id,

@@ -30,10 +30,11 @@ def known() -> catalog.Catalog:
 
 
 def test_every_row_has_a_source_a_date_and_a_title(known: catalog.Catalog) -> None:
-    for row in (*known.xids.values(), *known.sxids.values()):
+    for row in (*known.xids.values(), *known.sxids.values(), *known.nvlink5):
         assert set(row.source.split("+")) <= SOURCES, row
         assert re.fullmatch(r"20\d\d-\d\d(-\d\d)?", row.date), row
-        assert row.title, row
+    for named in (*known.xids.values(), *known.sxids.values()):
+        assert named.title, named
 
 
 def test_weight_and_rank_agree_with_the_role(known: catalog.Catalog) -> None:

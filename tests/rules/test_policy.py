@@ -6,6 +6,7 @@ import pytest
 
 from evidence.decisions import Cause, Level, Status
 from rules.policy import SHIPPED, CardCosts, IsolateAs, Mode, PolicyError, Pool, load
+from rules.rulebook import Maturity, Rule, is_rule
 
 
 def entries(table: dict[str, object], prefix: str = "") -> dict[str, dict[str, object]]:
@@ -98,6 +99,32 @@ source = "provider's contract"
     assert policy.notes["isolation.mode"].source == "change 4711"
 
 
+def test_a_rule_is_held_in_shadow_or_switched_off_by_its_name(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+[rules]
+two-witnesses.maturity = { value = "shadow", why = "on trial", source = "change 9" }
+over-temperature.enabled = { value = false, why = "immersion cooling", source = "site" }
+xid-74.enabled = { value = false, why = "a known bad firmware", source = "ticket 5" }
+""",
+    )
+    policy = load(path)
+    assert policy.rule("two-witnesses") == Rule(Maturity.SHADOW, enabled=True)
+    assert policy.rule("over-temperature").muted == "off"
+    assert policy.rule("xid-74").muted == "off"
+    assert policy.rule("xid-48") == policy.rule("xid") == Rule()
+    assert load().rule("two-witnesses") == Rule()
+
+
+def test_every_shipped_hard_fact_and_threshold_has_a_rule_of_its_own() -> None:
+    policy = load()
+    for name in (*policy.hard_facts, "ecc-growth", "over-temperature"):
+        assert name in policy.rules, name
+        assert policy.rule(name).muted is None
+    assert all(is_rule(name) for name in policy.rules)
+
+
 NOTE = 'why = "for a test"\nsource = "this test"\n'
 
 
@@ -125,6 +152,27 @@ NOTE = 'why = "for a test"\nsource = "this test"\n'
         ("[fleet.nodes]\nvalue = 4\nwho = 1\n" + NOTE, 3, "only value, why and source"),
         ("\n\nfleet.nodes = 4\n", 3, "a table with value, why and source"),
         ('fleet.nodes = { value = "4", why = "w", source = "s" }\n', 1, "a whole number"),
+        ("[isolation]\n", 1, "isolation: value is missing, the table is empty"),
+        ("\n[[isolation]]\nmode = 1\n", 2, "a table with value, why and source"),
+        ('[ isolation . "mode" ] # ours\n' + NOTE + "value = 7\n", 4, "one of shadow"),
+        ("[isolation.mode]\n" + NOTE + 'value = "cordon"\nwhen.now = 1\n', 5, "only value, why"),
+        (
+            '[isolation.mode]\nvalue = "shadow"\nsource = "s"\nwhy = """\nfleet.nodes = 1\n"""\n'
+            "[fleet.nodes]\nvalue = -1\n" + NOTE,
+            8,
+            "a whole number",
+        ),
+        ("fleet.nodes.value = 1\nfleet.nodes.value = 2\n", 2, "Cannot overwrite a value"),
+        ("[fleet]\n\n[budget]\n[fleet]\n", 4, "is not TOML: Cannot declare"),
+        ('fleet.nodes = { value = 1\nwhy = "w" }\n', 1, "is not TOML"),
+        ("isolation = [", 1, "is not TOML"),
+        ('[rules.xid-74.maturity]\nvalue = "young"\n' + NOTE, 2, "one of shadow, stable"),
+        ("[rules.xid-74]\nenabled = { value = 1 }\n", 2, "why is missing"),
+        ('[rules.xid-74]\nmature = { value = 1, why = "w", source = "s" }\n', 2, "no such key"),
+        ("[rules.xid-074.enabled]\nvalue = true\n" + NOTE, 1, "no such key"),
+        ("[rules.two-wittnesses.enabled]\nvalue = true\n" + NOTE, 1, "no such key"),
+        ("[rules.enabled]\nvalue = true\n" + NOTE, 1, "no such key"),
+        ('[rules."xid-74".enabled]\nvalue = "no"\n' + NOTE, 2, "true or false"),
     ],
 )
 def test_a_wrong_entry_is_refused_with_its_file_line_and_key(
@@ -140,7 +188,8 @@ def test_a_wrong_entry_is_refused_with_its_file_line_and_key(
 
 def test_a_pool_whose_limits_cross_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, '[pools.odd.at_least]\nvalue = "evict"\n' + NOTE)
-    with pytest.raises(PolicyError, match=r"pools\.odd: at_least evict is above at_most drain"):
+    sentence = r", line 1: pools\.odd: at_least evict is above at_most drain"
+    with pytest.raises(PolicyError, match=sentence):
         load(path)
 
 

@@ -24,6 +24,7 @@ from evidence.records import Tick
 from rules import isolation, tables
 from rules.desired import IsolationState, rebuild
 from rules.policy import Mode
+from rules.rulebook import Maturity
 from rules.stage import Arrived
 from rules.tables import Rules
 
@@ -223,3 +224,90 @@ def test_the_state_survives_its_table(cluster: Cluster) -> None:
     kept = msgspec.json.decode(msgspec.json.encode(cluster.state), type=IsolationState)
     assert kept == cluster.state
     assert isolation.due(kept) == at(40)
+
+
+def test_a_node_that_failed_a_little_before_the_others_does_not_hide_the_rack(
+    cluster: Cluster,
+) -> None:
+    cluster.take(node_down("n0", 0), 30)
+    cluster.tick(41)
+    for number in range(1, 4):
+        cluster.take(node_down(f"n{number}", 20), 45)
+    cluster.tick(56)
+    (verdict,) = cluster.verdicts
+    assert [one.host for one in verdict.victims] == ["n0", "n1", "n2", "n3"]
+
+
+def test_a_second_failing_of_the_rack_is_told_again_although_the_first_still_stands(
+    cluster: Cluster,
+) -> None:
+    for number in range(4):
+        cluster.take(node_down(f"n{number}", 0), 30)
+    cluster.tick(41)
+    for number in range(4, 7):
+        cluster.take(node_down(f"n{number}", 7200), 7230)
+    cluster.tick(7241)
+    first, second = cluster.verdicts
+    assert first.incident != second.incident
+    assert [one.host for one in second.victims] == ["n4", "n5", "n6"]
+
+
+def test_two_incidents_of_one_node_are_one_node(cluster: Cluster) -> None:
+    for number in range(3):
+        one = node_down("n0", number, rack="r41")
+        cluster.take(msgspec.structs.replace(one, incident=f"i{number}"), 30)
+    cluster.take(node_down("n1", 1), 30)
+    cluster.tick(60)
+    assert cluster.verdicts == []
+
+
+def test_a_rack_whose_nodes_are_back_is_told_and_what_waited_is_withdrawn(rules: Rules) -> None:
+    budget = replace(rules.policy.budget, rack_absolute=0.0)
+    cluster = Cluster(replace(rules, policy=replace(rules.policy, budget=budget)))
+    for number in range(4):
+        cluster.take(node_down(f"n{number}", 0), 30)
+    cluster.tick(41)
+    assert cluster.state.parts["rack:r41"].held is not None
+    for number in range(4):
+        back = node_down(f"n{number}", 0, status=Status.RECOVERED, revision=2)
+        cluster.take(back, 3_000 + number)
+    said, last = cluster.verdicts
+    assert (last.incident, last.revision, last.status) == (said.incident, 2, Status.RECOVERED)
+    assert last.reason == "The nodes of rack r41 work again but for n2, n3."
+    assert cluster.state.parts["rack:r41"].held is None
+    assert all(one.command.domain_id != "rack:r41" for one in cluster.state.outbox.values())
+
+
+def test_cards_of_a_hot_rack_are_not_isolated_one_by_one(cluster: Cluster) -> None:
+    for number in range(4):
+        hot = Domain(kind=DomainKind.GPU, host=f"n{number}", pci="0000:3b:00", rack="r41")
+        told = node_down(
+            f"n{number}", number, cause=Cause.GPU_THERMAL, domain=hot, status=Status.LOCALIZED
+        )
+        cluster.take(told, number + 1)
+    cluster.tick(60)
+    later = Domain(kind=DomainKind.GPU, host="n7", pci="0000:3b:00", rack="r41")
+    cluster.take(
+        node_down("n7", 90, cause=Cause.GPU_THERMAL, domain=later, status=Status.LOCALIZED), 91
+    )
+    cluster.tick(120)
+    assert [one.cause for one in cluster.verdicts] == [Cause.FACILITY]
+    assert cluster.isolated() == []
+
+
+def test_a_rack_is_commanded_before_its_nodes_that_waited_beside_it(cluster: Cluster) -> None:
+    for number in range(4):
+        cluster.take(node_down(f"n{number}", 0, status=Status.LOCALIZED), 30)
+    cluster.tick(41)
+    assert cluster.isolated() == ["rack:r41"]
+
+
+def test_a_rack_rule_in_shadow_is_only_shown(rules: Rules) -> None:
+    young = {**rules.policy.rules, "rack": {"maturity": Maturity.SHADOW}}
+    cluster = Cluster(replace(rules, policy=replace(rules.policy, rules=young)))
+    for number in range(4):
+        cluster.take(node_down(f"n{number}", 0), 30)
+    cluster.tick(41)
+    (verdict,) = cluster.verdicts
+    assert (verdict.rule, verdict.muted) == ("rack", "shadow")
+    assert [one.dry_run for one in cluster.commands.values()] == [True]

@@ -35,28 +35,41 @@ def test_an_operators_file_overrides_only_what_it_names(tmp_path: Path) -> None:
         ('[settle_s]\nvalue = 3\nreason = "r"\n', "line 1: settle_s: source is missing"),
         (
             '# ours\n[settle_s]\nvalue = "3"\nreason = "r"\nsource = "s"\n',
-            "line 2: settle_s: value must be a number, but is '3'",
+            "line 3: settle_s.value: must be a number, but is '3'",
         ),
         (
             '[settle_s]\nvalue = -1\nreason = "r"\nsource = "s"\n',
-            "line 1: settle_s: value must be a number above zero, but is -1",
+            "line 2: settle_s.value: must be a number above zero, but is -1",
         ),
         (
             '[boots_in_a_day]\nvalue = 2.5\nreason = "r"\nsource = "s"\n',
-            "line 1: boots_in_a_day: value must be a whole number, but is 2.5",
+            "line 2: boots_in_a_day.value: must be a whole number, but is 2.5",
         ),
         (
             '[settle_s]\nvalue = nan\nreason = "r"\nsource = "s"\n',
-            "line 1: settle_s: value must be a number above zero, but is nan",
+            "line 2: settle_s.value: must be a number above zero, but is nan",
         ),
         (
             '[settle_s]\nvalue = 1\nreason = " "\nsource = "s"\n',
-            "line 1: settle_s: reason must be a sentence",
+            "line 3: settle_s.reason: must be a sentence",
         ),
         (
             '[settle_s]\nvalue = 1\nreason = "r"\nsource = "s"\nunit = "s"\n',
-            "line 1: settle_s: unit: an entry has only value, reason and source",
+            "line 5: settle_s.unit: an entry has only value, reason and source",
         ),
+        (
+            'settle_s.value = 0\nsettle_s.reason = "r"\nsettle_s.source = "s"\n',
+            "line 1: settle_s.value: must be a number above zero, but is 0",
+        ),
+        (
+            '[temperature_margin_c]\nvalue = inf\nreason = "r"\nsource = "s"\n',
+            "line 2: temperature_margin_c.value: must be a number, but is inf",
+        ),
+        (
+            "\n[settle_s]\nvalue = 1\n[settle_s]\n",
+            "line 4: is not TOML: Cannot declare ('settle_s',) twice",
+        ),
+        ("settle_s.why.value = 1\n", "line 1: settle_s.why: no such threshold"),
     ],
 )
 def test_a_mistake_is_told_with_file_line_and_key(tmp_path: Path, text: str, sentence: str) -> None:

@@ -26,6 +26,7 @@ import nccl
 import sink
 import steps
 import stream
+import triage
 from figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -43,6 +44,7 @@ FIGURES: Mapping[str, Callable[[Rig], Iterator[Figure]]] = {
     "steps": steps.measure,
     "stream": stream.measure,
     "sink": sink.measure,
+    "triage": triage.measure,
     "latency": latency.measure,
 }
 

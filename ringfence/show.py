@@ -1,8 +1,9 @@
 """What a person sees: records, verdicts and reasons as text, plain enough to paste in a ticket."""
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +17,7 @@ from ringfence import next_steps
 
 if TYPE_CHECKING:
     from collectors.doctor import Finding
+    from ringfence.replay import Replayed
     from ringfence.triage import Triage
     from warehouse.why import Why
 
@@ -27,6 +29,8 @@ __all__ = [
     "findings",
     "headline",
     "one_line",
+    "replay_command",
+    "replayed",
     "screen",
     "table",
     "triage",
@@ -43,6 +47,9 @@ _COLOUR = {
     Status.RECOVERED: "green",
 }
 _VICTIMS_SHOWN, _EVIDENCE_SHOWN = 8, 6
+#: A decision is looked for this long before and after it was made.
+_AROUND = timedelta(minutes=1)
+_ISO = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def screen(*, stderr: bool = False) -> Console:
@@ -190,6 +197,37 @@ def why(console: Console, found: "Why") -> None:
         verdict(console, one)
     for one_ack in found.acks:
         ack(console, one_ack)
+    _say(console, f"prove it: {replay_command(found)}", style="dim")
+
+
+def replay_command(found: "Why") -> str:
+    """The command line that makes the decision again from the stored records."""
+    since = min((one.decided_at for one in found.verdicts), default=found.command.issued_at)
+    until = found.command.issued_at + _AROUND
+    host = f" --host {shlex.quote(found.command.domain.host)}" if found.command.domain.host else ""
+    return f"ringfence replay --since {since - _AROUND:{_ISO}} --until {until:{_ISO}}{host}"
+
+
+def replayed(console: Console, found: "Replayed") -> None:
+    """What was stepped again, and what came out otherwise."""
+    read = ", ".join(f"{count} {topic}" for topic, count in sorted(found.read.items()))
+    console.print(f"Read again: {read or 'nothing'}.", highlight=False)
+    for order in found.commands:
+        command(console, order)
+    for one in found.different:
+        how = {"stored": "was said, and is not now", "replayed": "is said now, and was not"}
+        what = how.get(one.how) or f"is not the same in {', '.join(one.fields) or 'what followed'}"
+        _print(console, f"[bold red]different[/] {one.kind} {one.id} {what}")
+        _say(console, one.words)
+    for failed in found.failed:
+        _say(console, f"a step failed: {failed}", style="yellow")
+    kinds = ("verdict", "command")
+    same = " and ".join(f"{found.same[kind]} {kind}s" for kind in kinds)
+    late = sum(found.late.values())
+    apart = f"; {late} more rest on records that came late" if late else ""
+    if met := sum(found.order.values()):
+        apart += f"; {met} more came to the same conclusion by another order of records"
+    console.print(f"The same: {same}; different: {len(found.different)}{apart}.", highlight=False)
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:

@@ -4,24 +4,23 @@ Records arrive in order of event time; a log without wall-clock times is laid ou
 from an arbitrary day, so it is only compared with itself.
 """
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from collectors import kernel, nccl, nvidia_smi
-from collectors.fabric import text as fabric_text
 from collectors.gpu.framing import health
 from evidence.decisions import Command, Verdict
-from evidence.records import FabricRecord, GpuFrame, KernelKind, KernelRecord, NcclRecord
+from evidence.records import GpuFrame, KernelRecord
+from ringfence import next_steps
 from ringfence.drive import Driver, Outcome
-from ringfence.logs import READ_ERRORS, Log, LogKind, Unread, find
+from ringfence.logs import NEITHER, READ_ERRORS, Log, LogKind, NotReadable, Unread, find
+from ringfence.reading import Record, records
+from ringfence.recognise import may_be_kernel, recognise
 from rules.tables import Rules
 
 __all__ = ["Triage", "triage"]
@@ -33,10 +32,6 @@ _ZERO = timedelta(0)
 #: Looks at a host that show the same health are judged at most this often (seconds of
 #: temperatures between them are no loss: what counts is that somebody looked).
 _LOOKS_EVERY = timedelta(seconds=10)
-#: The files do not say which subnet they are of.
-_SUBNET = "default"
-
-_Record = KernelRecord | NcclRecord | GpuFrame | FabricRecord
 
 
 @dataclass(slots=True)
@@ -71,7 +66,7 @@ def triage(path: Path, rules: Rules, now: datetime) -> Triage:
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file or folder")
     incident = _Incident(Driver(rules))
-    for found in find(path, _recognise):
+    for found in find(path, recognise):
         if isinstance(found, Unread):
             incident.unread.append(found)
         else:
@@ -127,13 +122,36 @@ class _Incident:
 
     def take(self, log: Log, now: datetime) -> None:
         """Read one log to its end, or to where it breaks off."""
-        records = _Read(log)
+        if log.kind is not LogKind.TEXT:
+            self._keep(log, self._read(log, now))
+            return
+        # The first lines did not tell: a rank may train for hours before it says what matters.
+        for kind in (LogKind.NCCL, LogKind.KERNEL):
+            one = replace(log, kind=kind)
+            if kind is LogKind.KERNEL and not may_be_kernel(one):
+                break
+            found = self._read(one, now)
+            if found.count or self._is_unread(log.file):
+                self._keep(one, found)
+                return
+        self.unread.append(Unread(log.file, NEITHER))
+
+    def _read(self, log: Log, now: datetime) -> "_Read":
+        found = _Read(log)
         try:
-            records.take(now)
+            found.take(now)
+        except NotReadable as error:
+            self.unread.append(Unread(log.file, str(error)))
         except READ_ERRORS as error:
-            if not any(one.file == log.file for one in self.unread):
-                words = f"broke off after {records.count} records: {error}"
+            if not self._is_unread(log.file):
+                words = f"broke off after {found.count} records: {error}"
                 self.unread.append(Unread(log.file, words))
+        return found
+
+    def _is_unread(self, file: str) -> bool:
+        return any(one.file == file for one in self.unread)
+
+    def _keep(self, log: Log, records: "_Read") -> None:
         self.read[log.file] = self.read.get(log.file, 0) + records.count
         if log.kind in (LogKind.GPU, LogKind.FABRIC):
             self.looks.add(records)
@@ -142,7 +160,7 @@ class _Incident:
             self.driver.add(topic, key, record, at)
         self.looks.see(records)
         self.undated += records.undated
-        if log.kind is LogKind.NCCL and records.dated:
+        if records.dated and records.dated[0][0] == "nccl":
             first = records.dated[0][3]
             self.first_dated = first if self.first_dated is None else min(first, self.first_dated)
 
@@ -155,43 +173,6 @@ class _Incident:
         for topic, key, record, at in self.looks.placed():
             self.driver.add(topic, key, record, at)
         return self.driver.run()
-
-
-# kern  :warn  : 2026-02-03T04:05:06,789012+00:00 nvidia-peermem ...
-# [  811.120031] pcieport ... / Feb  3 04:05:06 n1 kernel: ... / <4>nvme nvme0: ...
-# [Tue Feb  3 04:05:06 2026] pcieport ...
-_KERNEL_SHAPE = re.compile(
-    rb"^(?:kern\s*:\w+\s*:|\[\s*\d+\.\d{6}\]|<\d+>|\d{4}-\d\d-\d\dT[\d:]+[,.]\d+[+-]\d\d:?\d\d )"
-    rb"|^\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] |\bkernel: "
-)
-
-
-def _recognise(head: list[bytes]) -> tuple[LogKind, ...]:
-    """What a file is, by asking the parsers what they make of its first lines.
-
-    A kernel log may begin with pages of noise: then the shape of its lines tells. What nvidia-smi
-    printed into the log of a job is not read: of which host it speaks is not sure there. NCCL and
-    CUDA use some of its words, so its own lines do not count for them.
-    """
-    now = datetime.now(UTC)
-    others = [line for line in head if not nvidia_smi.recognise([line])]
-    kinds = [LogKind.GPU] if len(others) < len(head) else []
-    kinds += [LogKind.FABRIC] if fabric_text.recognise(head) else []
-    made = {
-        LogKind.KERNEL: sum(
-            record.kind is not KernelKind.OTHER
-            for record in kernel.parse_stream(head, host=None, now=now, coalesce=False)
-        ),
-        LogKind.NCCL: sum(1 for _ in nccl.parse_stream(others, job="", host=None, now=now)),
-    }
-    kind = max(made, key=made.__getitem__)
-    if kind is LogKind.NCCL and made[kind] > len(kinds):
-        return (kind,)
-    if made[kind]:
-        return (kind, *kinds)
-    if kinds:
-        return tuple(kinds)
-    return (LogKind.KERNEL,) if any(map(_KERNEL_SHAPE.search, head)) else ()
 
 
 class _Read:
@@ -210,7 +191,7 @@ class _Read:
 
     def take(self, now: datetime) -> None:
         """Read the log to its end. Raises one of READ_ERRORS where it breaks off."""
-        for topic, key, record in _records(self._log, now):
+        for topic, key, record in records(self._log, now):
             self.count += 1
             if isinstance(record, GpuFrame) and self._repeats(record):
                 continue
@@ -236,39 +217,7 @@ class _Read:
         return False
 
 
-def _records(log: Log, now: datetime) -> Iterator[tuple[str, str, _Record]]:
-    """Each record with its topic and key."""
-    if log.kind is LogKind.NCCL:
-        for said in nccl.parse_stream(
-            log.lines(), job=log.job, host=log.host, now=now, file=log.file
-        ):
-            yield "nccl", said.job, said
-    elif log.kind is LogKind.GPU:
-        for frame in nvidia_smi.parse_stream(log.lines(), host=log.host, now=now, file=log.file):
-            yield "gpu", frame.host, _answering(frame)
-    elif log.kind is LogKind.FABRIC:
-        for port in fabric_text.parse_stream(log.lines(), subnet=_SUBNET, now=now, file=log.file):
-            yield "fabric", port.subnet, port
-    else:
-        for record in kernel.parse_stream(
-            log.lines(), host=log.host, now=now, file=log.file, coalesce=True, keep_other=False
-        ):
-            if record.kind is not KernelKind.OTHER:
-                yield "kernel", record.host or log.host, record
-
-
-def _answering(frame: GpuFrame) -> GpuFrame:
-    """The frame without GPUs that were only listed: a lost one is listed like any other."""
-    if not any("status" in gpu.unread for tick in frame.ticks for gpu in tick.gpus):
-        return frame
-    ticks = tuple(
-        replace(tick, gpus=tuple(gpu for gpu in tick.gpus if "status" not in gpu.unread))
-        for tick in frame.ticks
-    )
-    return replace(frame, ticks=ticks)
-
-
-def _dated(record: _Record) -> datetime | None:
+def _dated(record: Record) -> datetime | None:
     if isinstance(record, GpuFrame):
         at = record.ticks[-1].at
         return None if at == record.observed_at else at
@@ -281,6 +230,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     """One verdict with the names the contract gives, and everything else it carries."""
     plain: dict[str, Any] = msgspec.to_builtins(verdict)
     plain["action"] = str(verdict.recovery)
+    plain["next"] = [msgspec.to_builtins(step) for step in next_steps.of(verdict)]
     names = ("kind", "host", "pci", "uuid", "index", "rank", "link", "switch", "port", "rack")
     domain = plain["domain"]
     plain["domain"] = {name: domain.get(name) for name in names} | domain

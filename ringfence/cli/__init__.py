@@ -72,6 +72,7 @@ for _command in (
     run.scheduler,
     ask.parse,
     ask.triage,
+    ask.replay,
     ask.sql,
     ask.why,
     desk.announce,

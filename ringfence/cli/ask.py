@@ -4,16 +4,16 @@ import importlib
 import json
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from ringfence import logs, show
-from ringfence.cli.front import FAULT, JSON, Front, Unreadable, need, one_sentence
+from ringfence.cli.front import FAULT, JSON, Bounded, Front, Unreadable, build, need, one_sentence
 
-__all__ = ["parse", "sql", "triage", "why"]
+__all__ = ["parse", "replay", "sql", "triage", "why"]
 
 
 #: What can be parsed, and by which module.
@@ -127,6 +127,80 @@ def why(context: Front, command_id: str, as_json: bool) -> None:
     if found is None:
         raise Unreadable(f"no command {command_id!r} in the warehouse")
     if as_json:
-        click.echo(show.as_json_line(found))
+        proof = {"replay": show.replay_command(found)}
+        click.echo(json.dumps(json.loads(show.as_json_line(found)) | proof, ensure_ascii=False))
     else:
         show.why(show.screen(), found)
+
+
+class _Time(click.ParamType):
+    """A date or a time as ISO 8601 writes it, in UTC where it names no zone."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read the time."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            at = datetime.fromisoformat(str(value))
+            return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time like 2026-03-02T05:41 or 2026-03-02", param, ctx)
+
+
+@click.command()
+@click.option("--since", type=_Time(), help="Compare what was decided from then on.")
+@click.option("--until", type=_Time(), help="Compare what was decided until then.")
+@click.option("--host", help="Only the decisions about one host.")
+@click.option(
+    "--warm-up",
+    "warm_up_h",
+    type=Bounded(0, 24 * 366),
+    default=24.0,
+    show_default=True,
+    help="Hours of records before --since that are stepped too.",
+)
+@click.option("--policy", type=click.Path(path_type=Path), help="What if: another policy (TOML).")
+@click.option("--thresholds", type=click.Path(path_type=Path), help="What if: other thresholds.")
+@JSON
+@click.pass_obj
+def replay(
+    context: Front,
+    since: datetime | None,
+    until: datetime | None,
+    host: str | None,
+    warm_up_h: float,
+    policy: Path | None,
+    thresholds: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the stages again over the stored history: do they decide the same?"""
+    module = need("ringfence.replay", "warehouse,streams")
+    stored = need("warehouse.replay", "warehouse")
+    errors = need("warehouse.errors", "warehouse")
+    tables = importlib.import_module("rules.tables")
+    settings = context.settings()
+    worker = build(settings, need("streams.config", "streams").WorkerConfig, "worker")
+    with one_sentence(ValueError, OSError):
+        rules = tables.load(thresholds or worker.thresholds, policy or worker.policy)
+    with one_sentence(errors.WarehouseError):
+        known = stored.begin_and_end(settings.warehouse)
+        if known is None:
+            raise Unreadable(f"nothing is stored in the warehouse at {settings.warehouse}")
+        first, last = since or known[0], until or known[1]
+        if first > last:
+            raise Unreadable(f"--since {first:%Y-%m-%d %H:%M} is after the end of the period")
+        begin = max(known[0], first - timedelta(hours=warm_up_h)) if since else first
+        period = module.Period(min(begin, first), first, last)
+        found = module.replay(
+            settings.warehouse, rules, worker.stages, period, host=host,
+            what_if=bool(policy or thresholds),
+        )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(found.as_json(), indent=2))
+    else:
+        show.replayed(show.screen(), found)
+    sys.exit(FAULT if found.different or found.failed else 0)

@@ -88,6 +88,8 @@ WRONG = [
     ("isolate card:n1", "'card:n1' is no domain: gpu:HOST/0000:3b:00"),
     ("isolate node:n1 --level hard", "'hard' is not one of 'cordon', 'drain', 'evict'"),
     ("release gpu:n1/zz", "'zz'"),
+    ("--data {folder} replay", "there is no warehouse at"),
+    ("replay --since yesterday", "'yesterday' is no time like"),
 ]
 
 

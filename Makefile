@@ -15,8 +15,9 @@ READY := .venv/.ready
 CACHE := $(or $(RINGFENCE_CACHE),$(HOME)/.cache/ringfence)
 PYTEST_FLAGS ?=
 BENCH_FLAGS ?=
+ACCURACY_FLAGS ?=
 
-.PHONY: help setup demo up test slow parts lint format bench kafka schemas lock clean
+.PHONY: help setup demo up test slow parts lint format bench accuracy kafka schemas lock clean
 
 help: ## Say what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -46,6 +47,7 @@ lint: $(READY) ## ruff, ruff format, mypy and codespell
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy deploy/kafka/local_kafka.py
+	MYPYPATH=bench $(BIN)/mypy bench/accuracy.py bench/fleet
 	$(BIN)/codespell
 
 format: $(READY) ## Format the code and mend what ruff can mend
@@ -55,6 +57,9 @@ format: $(READY) ## Format the code and mend what ruff can mend
 bench: $(READY) ## Measure: parsers, rules, Kafka and Faust, sink, latency
 	@$(FETCH_KAFKA)
 	$(BIN)/python bench/run.py $(BENCH_FLAGS)
+
+accuracy: $(READY) ## Measure how right the verdicts are, on a simulated fleet with known faults
+	$(BIN)/python bench/accuracy.py $(ACCURACY_FLAGS)
 
 kafka: $(READY) ## Run one Apache Kafka on 127.0.0.1:9092 until Ctrl-C
 	$(BIN)/python deploy/kafka/local_kafka.py

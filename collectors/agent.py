@@ -19,6 +19,7 @@ from collectors.doctor import Finding, examine
 from collectors.metrics import Metrics, Server
 from collectors.notify import Notifier
 from collectors.registry import GpuCollector, gpu_sources, node_of, sources_of
+from collectors.shipping.packing import encodable
 from collectors.shipping.shipper import Shipper
 from collectors.shipping.spool import SpoolInUseError
 from collectors.source import Source
@@ -159,7 +160,7 @@ def once(config: AgentConfig) -> tuple[list[Struct], list[Finding]]:
     finally:
         for source in sources:
             source.collector.close()
-    return [record for records in found.values() for record in records], findings
+    return [encodable(record) for records in found.values() for record in records], findings
 
 
 def _settled(sources: list[Source]) -> bool:

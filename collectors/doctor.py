@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 from msgspec import Struct
 
 from collectors.nccl.pattern import find, matcher
 from collectors.registry import GpuCollector, Node, is_required
+from collectors.shipping.packing import pack
 from collectors.source import Source
 from evidence.records import GpuStatus
 from evidence.transport import Kafka
@@ -80,13 +80,16 @@ def _finding(node: Node, source: Source, records: list[Struct]) -> Finding:
     elif isinstance(source.collector, GpuCollector):
         reason = _ailing(source.collector)
         state = "ok" if reason is None else "error"
-    needs = _NEEDS.get(source.name)
+    look = _NEEDS.get(source.name)
+    needs = [] if look is None else list(look(node))
+    answers = one.error is None and one.unavailable is None
+    needs += [Need(what, answers) for what in _asked(node, source.name)]
     return Finding(
         name=source.name,
         state=state,
         reason=reason,
         required=is_required(source.name),
-        needs=() if needs is None else tuple(needs(node)),
+        needs=tuple(needs),
         took_ms=round(1000 * one.busy_s, 2),
         records=len(records),
         sample=_sample(records[0]) if records else None,
@@ -105,7 +108,7 @@ def _ailing(gpu: GpuCollector) -> str | None:
 
 
 def _sample(record: Struct) -> str:
-    text = msgspec.json.encode(record).decode()
+    text = pack(record).decode()
     return text if len(text) <= _SAMPLE_BYTES else f"{text[:_SAMPLE_BYTES]}..."
 
 
@@ -183,7 +186,15 @@ def _of_kernel_files(node: Node) -> Iterator[Need]:
 
 
 def _of_nccl(node: Node) -> Iterator[Need]:
-    for pattern in node.config.nccl_paths:
+    return _all_readable(node.config.nccl_paths)
+
+
+def _of_flight_recorder(node: Node) -> Iterator[Need]:
+    return _all_readable(node.config.nccl_flight_recorder)
+
+
+def _all_readable(patterns: Iterable[str]) -> Iterator[Need]:
+    for pattern in patterns:
         unread = [found.path for found in find(*matcher(pattern)) if not _readable(found.path).has]
         yield Need(f"read access to {unread[0] if unread else pattern}", not unread)
 
@@ -211,6 +222,14 @@ def _of_inventory(_node: Node) -> Iterator[Need]:
         )
 
 
+def _asked(node: Node, name: str) -> Iterator[str]:
+    """What must answer for a collector that asks over a socket; only its own asking tells."""
+    if name == "nccl-ras":
+        yield f"a job on this node with NCCL 2.28.7 or newer, its RAS at {node.config.nccl_ras}"
+    elif name == "gpu" and node.config.gpu_source == "dcgm":
+        yield f"a dcgm-exporter at {node.config.dcgm_url}"
+
+
 def _may(path: Path, how: int) -> bool:
     return os.access(path, how, effective_ids=True)
 
@@ -225,6 +244,7 @@ _NEEDS: Mapping[str, Callable[[Node], Iterator[Need]]] = {
     "journal": _of_journal,
     "kernel-files": _of_kernel_files,
     "nccl": _of_nccl,
+    "flight-recorder": _of_flight_recorder,
     "gpu": _of_nvml,
     "mlxlink": _of_mlxlink,
     "inventory": _of_inventory,

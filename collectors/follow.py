@@ -1,20 +1,16 @@
 """Follows a growing text file through rotation, truncation and half-written lines."""
 
 import contextlib
-import logging
 import os
 import stat
 import time
 from pathlib import Path
 
-import msgspec
-
 from collectors.collector import Unavailable
 from collectors.follow_lines import Cursor, Line, OpenFile
+from collectors.inotify import Ear
 
-__all__ = ["Cursor", "Follower", "Line", "load_cursor", "save_cursor", "write_atomic"]
-
-_LOG = logging.getLogger(__name__)
+__all__ = ["Cursor", "Follower", "Line"]
 
 #: Bytes read in one call at most, so that a reader of many files comes round to each.
 READ_BYTES = 4 * 1024 * 1024
@@ -42,8 +38,12 @@ class Follower:
         cursor: Cursor | None = None,
         max_line: int = 65536,
         read_bytes: int = READ_BYTES,
+        ear: Ear | None = None,
     ) -> None:
-        """Follow ``path``, from ``cursor`` when that still fits the file, else from its start."""
+        """Follow ``path``, from ``cursor`` when that still fits the file, else from its start.
+
+        With an ``ear`` the file is looked at less often, while its growth was heard.
+        """
         self.path = path
         self.max_line = max_line
         self.read_bytes = read_bytes
@@ -60,6 +60,9 @@ class Follower:
         #: When a file that is not there is worth another look.
         self._look_at = 0.0
         self._grew_at = time.monotonic()
+        self._ear = ear
+        #: Whether the last growth was heard: a file system that told of one tells of the next.
+        self._told = False
 
     @property
     def cursor(self) -> Cursor | None:
@@ -78,17 +81,22 @@ class Follower:
         is left to read of the file that was there before.
         """
         if self._current is None:
+            if self._unchanged(self._look()):  # paused
+                return []
             self._look_at = time.monotonic() + _CALMEST_S
             self._start()
-        elif self._unchanged():
+        found = self._look()
+        if self._unchanged(found):
             return []
+        watch = None if self._current is None else self._current.watch
         try:
-            lines = self._read()
+            lines = self._read(found)
         except OSError as error:  # a stale NFS handle, a disk that fails: open anew next time
             self.close()
             raise Unavailable(f"{self.path} cannot be read: {error.strerror}") from error
+        heard = self._ear is not None and self._ear.heard(watch)
         if lines:
-            self._grew_at = time.monotonic()
+            self._grew_at, self._told = time.monotonic(), heard
         return lines
 
     def next_due(self, now: float) -> float:
@@ -102,47 +110,59 @@ class Follower:
             return now
         if self._old is not None:
             return now + _LOOKS[0][1]
+        if self._told:
+            return now + _CALMEST_S
         calm_s = now - self._grew_at
         return now + next((pause for since, pause in _LOOKS if calm_s < since), _CALMEST_S)
 
-    def _unchanged(self) -> bool:
-        """Whether one look at the path says that there is nothing new: what most calls find."""
-        if self._read_up is None:
-            return False
+    def _look(self) -> os.stat_result | None:
+        """How the path's file looks now; None when there is none."""
         try:
-            found = os.stat(self._name)  # noqa: PTH116 (half the time of Path.stat)
+            return os.stat(self._name)  # noqa: PTH116 (half the time of Path.stat)
         except OSError:
-            return False
-        return _look(found) == self._read_up
+            return None
 
-    def _read(self) -> list[Line]:
-        assert self._current is not None
+    def _unchanged(self, found: os.stat_result | None) -> bool:
+        """Whether one look at the path says that there is nothing new: what most calls find."""
+        return found is not None and _looks(found) == self._read_up
+
+    def _read(self, found: os.stat_result | None) -> list[Line]:
+        current = self._current
+        assert current is not None
         self._read_up = None
-        lines = self._read_old() + self._current.read(self.read_bytes)
-        self._left_over = self._current.idle_calls == 0 and self._more()
+        same = found is not None and (found.st_dev, found.st_ino) == (current.device, current.inode)
+        lines = self._read_old() + current.read(self.read_bytes, found if same else None)
+        self._left_over = current.more
         if self._left_over:
             return lines
-        try:
-            found = self.path.stat()
-        except OSError:
+        if found is None:
             if not lines:
-                raise Unavailable(f"{self.path} is not there") from None
-            return lines
-        if (found.st_dev, found.st_ino) != (self._current.device, self._current.inode):
-            lines += self._switch()
-        elif self._old is None and self._current.ends_at(found):
-            self._read_up = _look(found)
+                raise Unavailable(f"{self.path} is not there")
+        elif not same:
+            lines += self._switch(quiet=not lines)
+        elif self._old is None and current.ends_at(found):
+            self._read_up = _looks(found)
         return lines
 
     def flush_partial(self) -> list[Line]:
         """Return the half line that is held, for the end of input."""
         return [] if self._current is None else self._current.flush()
 
+    def pause(self) -> None:
+        """Hold no file open until there is something new: a process may not open thousands.
+
+        Does nothing while a half line, or a rotated file, is held.
+        """
+        if self._old is None and not self.pending:
+            read_up = self._read_up
+            self.close()
+            self._read_up = read_up
+
     def close(self) -> None:
         """Close the files; the cursor stays readable."""
         if self._current is not None:
             self._resume = self._current.cursor()
-            self._current.close()
+            self._close_file(self._current)
             self._current = None
         self._read_up = None
         self._close_old()
@@ -178,7 +198,15 @@ class Follower:
         if os.pread(fd, len(_GZIP), 0) == _GZIP:
             os.close(fd)
             raise Unavailable(f"{path} is compressed; only plain files are followed")
-        return OpenFile(fd, self.max_line, generation)
+        opened = OpenFile(fd, self.max_line, generation)
+        if self._ear is not None:
+            opened.watch = self._ear.watch(fd)
+        return opened
+
+    def _close_file(self, opened: OpenFile) -> None:
+        if self._ear is not None:
+            self._ear.forget(opened.watch)
+        opened.close()
 
     def _find_rotated(self, cursor: Cursor) -> OpenFile | None:
         """The file the cursor speaks of, under a rotated name beside the path."""
@@ -190,20 +218,17 @@ class Follower:
                         if _fits(opened, cursor):
                             opened.resume(cursor)
                             return opened
-                        opened.close()
+                        self._close_file(opened)
         return None
 
-    def _more(self) -> bool:
-        """Whether the current file holds bytes that were not read yet."""
-        assert self._current is not None
-        position = self._current.offset + len(self._current.held)
-        return os.fstat(self._current.fd).st_size > position
-
-    def _switch(self) -> list[Line]:
+    def _switch(self, *, quiet: bool) -> list[Line]:
         assert self._current is not None
         try:
             opened = self._open(self.path, self._current.generation + 1)
         except Unavailable:
+            # Its writer may go on in the one we have; if not, what comes now is not seen.
+            if quiet and self._current.idle_calls > _OLD_IDLE_CALLS:
+                raise
             return []
         self._close_old()
         lines = self._current.flush()
@@ -220,11 +245,11 @@ class Follower:
 
     def _close_old(self) -> None:
         if self._old is not None:
-            self._old.close()
+            self._close_file(self._old)
             self._old = None
 
 
-def _look(found: os.stat_result) -> tuple[int, int, int, int]:
+def _looks(found: os.stat_result) -> tuple[int, int, int, int]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -232,38 +257,3 @@ def _fits(opened: OpenFile, cursor: Cursor) -> bool:
     if os.fstat(opened.fd).st_size < cursor.offset:
         return False
     return opened.head(cursor.fingerprint_size) == (cursor.fingerprint, cursor.fingerprint_size)
-
-
-def save_cursor(file: Path, cursor: Cursor) -> None:
-    """Keep a cursor for the next start; raises OSError when the folder cannot be written."""
-    write_atomic(file, msgspec.json.encode(cursor))
-
-
-def write_atomic(file: Path, data: bytes) -> None:
-    """Write a small file so that a crash leaves the old one or the new one, never half of one.
-
-    Raises OSError when the folder cannot be written.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def load_cursor(file: Path) -> Cursor | None:
-    """Read a cursor back; None when there is none. A broken one is logged and ignored."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Cursor)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        _LOG.warning("cursor %s is broken and ignored, the file is read again: %s", file, error)
-        return None

@@ -6,14 +6,19 @@ otherwise be glued in front of the line that matters.
 
 import hashlib
 import os
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 __all__ = ["Cursor", "Line", "OpenFile"]
 
 #: Bytes at the head of a file that tell it from another one that got the same inode.
 FINGERPRINT_BYTES = 1024
+#: What is read at least, so that lines that came since the look are read too.
+_LEAST_BYTES = 4096
 _CR = 0x0D
+#: What a file can hold; a cursor that says else is refused when it is read back.
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Cursor(Struct, frozen=True, kw_only=True):
@@ -26,10 +31,10 @@ class Cursor(Struct, frozen=True, kw_only=True):
 
     device: int
     inode: int
-    offset: int
-    line: int
+    offset: _Count
+    line: _Count
     fingerprint: str
-    fingerprint_size: int = 0
+    fingerprint_size: Annotated[int, Meta(ge=0, le=FINGERPRINT_BYTES)] = 0
     generation: int = 0
     skipping: bool = False
 
@@ -57,11 +62,15 @@ class OpenFile:
     def __init__(self, fd: int, max_line: int, generation: int) -> None:
         found = os.fstat(fd)
         self.fd = fd
+        #: The number under which its changes are heard of, if they are.
+        self.watch: int | None = None
         self.device = found.st_dev
         self.inode = found.st_ino
         self.max_line = max_line
         self.generation = generation
         self.idle_calls = 0
+        #: Whether the last `read` stopped before the end that the file had.
+        self.more = False
         self.written_ns = 0
         self.fingerprint = ""
         self.fingerprint_size = 0
@@ -89,9 +98,8 @@ class OpenFile:
         data = os.pread(self.fd, size, 0)
         return hashlib.blake2b(data, digest_size=12).hexdigest(), len(data)
 
-    def began_anew(self) -> bool:
+    def began_anew(self, found: os.stat_result) -> bool:
         """Whether the content before our position is no longer what we read."""
-        found = os.fstat(self.fd)
         if found.st_size < self.offset + len(self.held):
             return True
         untouched, self.written_ns = found.st_mtime_ns == self.written_ns, found.st_mtime_ns
@@ -99,15 +107,24 @@ class OpenFile:
             return False
         return self.head(self.fingerprint_size) != (self.fingerprint, self.fingerprint_size)
 
-    def read(self, limit: int) -> list[Line]:
-        """Return the complete lines in the next ``limit`` bytes at most."""
+    def read(self, limit: int, found: os.stat_result | None = None) -> list[Line]:
+        """Return the complete lines in the next ``limit`` bytes at most.
+
+        ``found`` is how the file looked just now, where the caller knows it.
+        """
         lines: list[Line] = []
-        if self.began_anew():
+        if found is None:
+            found = os.fstat(self.fd)
+        if self.began_anew(found):
             lines = self.flush()
             self.rewind()
             self.fingerprint_size = 0
             self.generation += 1
-        chunk = os.pread(self.fd, limit, self.offset + len(self.held))
+        position = self.offset + len(self.held)
+        # Not ``limit`` at once: a buffer of megabytes costs more than the lines in it.
+        wanted = min(limit, max(found.st_size - position, _LEAST_BYTES))
+        chunk = os.pread(self.fd, wanted, position)
+        self.more = position + len(chunk) < found.st_size and bool(chunk)
         if self.fingerprint_size < FINGERPRINT_BYTES:
             self.fingerprint, self.fingerprint_size = self.head(FINGERPRINT_BYTES)
         self.idle_calls = 0 if chunk else self.idle_calls + 1

@@ -3,6 +3,7 @@
 Every value is read when it is asked for; between two scrapes it costs nothing.
 """
 
+import contextlib
 import http.server
 import importlib.metadata
 import json
@@ -29,8 +30,12 @@ _LOG = logging.getLogger(__name__)
 
 #: The loop returns twice a second at least; when it has not for so long, it is stuck in a read.
 _STUCK_S = 15.0
-#: A client that is connected and says nothing is let go.
+#: So long a client has for its question and our answer, however slowly it speaks, and so many are
+#: heard at once: who holds a connection must not keep a probe from its answer.
 _CLIENT_S = 5.0
+_CLIENTS = 8
+#: Rest when no connection can be taken, since the one that waits stays there.
+_NO_DESCRIPTOR_S = 0.2
 
 
 class Metrics:
@@ -127,7 +132,7 @@ class Metrics:
 
 
 class Server:
-    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` over plain HTTP, on one thread."""
+    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` over plain HTTP, on a few threads."""
 
     def __init__(self, listen: str, metrics: Metrics) -> None:
         """Listen on ``HOST:PORT``. Raises OSError where that cannot be had."""
@@ -136,13 +141,8 @@ class Server:
         host, port = listen_address(listen)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
-        class _Listener(socketserver.TCPServer):
-            allow_reuse_address = True
+        class _Listener(_Clients):
             address_family = family
-            timeout = None
-
-            def handle_error(self, _request: object, _address: object) -> None:
-                """A client that hangs up is no event."""
 
         class _Handler(_Answers):
             agent = metrics
@@ -211,6 +211,49 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401
         """A scrape is no event."""
+
+
+class _Clients(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Takes connections; each is answered on a thread of its own."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    timeout = None
+
+    def __init__(self, address: tuple[str, int], handler: type[_Answers]) -> None:
+        super().__init__(address, handler)
+        self._places = threading.BoundedSemaphore(_CLIENTS)
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Take the next connection; raises OSError, not too often."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_NO_DESCRIPTOR_S)
+            raise
+
+    def verify_request(self, _request: object, _address: object) -> bool:
+        """Whether there is a place for one more client; the others are hung up on."""
+        return self._places.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Answer one client, in the time it has."""
+        end = threading.Timer(_CLIENT_S, _hang_up, (request,))
+        end.daemon = True
+        try:
+            end.start()
+            super().process_request_thread(request, client_address)
+        finally:
+            end.cancel()
+            self._places.release()
+
+    def handle_error(self, _request: object, _address: object) -> None:
+        """A client that hangs up is no event."""
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _family(

@@ -36,7 +36,7 @@ _LOGS_REST_S = 5.0
 _DEVICE_REST_S = 60.0
 #: Between two reads of a job's logs, each of which costs a few system calls a rank. A rank that
 #: hangs has done so for minutes when its log says so.
-_JOB_LOGS_S = 0.5
+_JOB_LOGS_S = 1.0
 #: Between two reads of what has no word of its own about when it is due.
 _INTERVAL_S = 0.1
 #: Where a thread asks once in seconds, and a read is a look whether it has an answer.

@@ -28,8 +28,9 @@ _WATCHED_S = 1.0
 _HELD_S = 0.25
 #: What Kafka takes to acknowledge when all is well.
 _ACK_S = 0.05
-#: Between two moves of a cursor: each is a write that waits for the disk.
-_SAVE_S = 0.5
+#: Between two moves of a cursor: each is a write that waits for the disk, one for every file that
+#: is followed; what is read again after a kill has the ids that it had.
+_SAVE_S = 2.0
 #: A collector whose records are never all safe at once, because new ones keep coming, is not read
 #: for the moment it takes, so that its cursor can move; a source that does not wait (the kernel's
 #: ring) is left alone for a short while only.

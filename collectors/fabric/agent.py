@@ -92,7 +92,8 @@ class FabricCollector:
         self._mads: MadPort | None = None
         self._caller: Caller[list[FabricRecord]] = Caller("fabric-sweep")
         self._due = 0.0
-        self._absent: Unavailable | None = None
+        #: Why the last sweep that ended gave nothing.
+        self._failure: Exception | None = None
 
     def read(self) -> Iterable[Struct]:
         """Return the records of the sweep that ended since the last call, and start what is due.
@@ -109,8 +110,8 @@ class FabricCollector:
             if self._due <= now:  # the first one, or the machine slept
                 self._due = now + self._config.interval_s
             self._caller.start(self._sweep)
-        if self._absent is not None:  # until a sweep says otherwise
-            raise self._absent
+        if self._failure is not None:  # until a sweep says otherwise: it is said and counted once
+            raise self._failure
         return found
 
     def saved(self) -> None:
@@ -131,11 +132,9 @@ class FabricCollector:
             if took_s > self._config.interval_s + _HANGS_AFTER_S:
                 raise CollectorError("the sweep over the fabric does not end: a MAD call hangs")
             return []
-        self._absent = None
+        self._failure = answer.error
         if isinstance(answer.error, Unavailable):
-            self._absent, self._due = answer.error, now + _ABSENT_S
-        elif answer.error is not None:
-            raise answer.error
+            self._due = now + _ABSENT_S
         return answer.value or []
 
     def _sweep(self) -> list[FabricRecord]:

@@ -1,8 +1,9 @@
-"""Turns what ibqueryerrors, perfquery, iblinkinfo, ibnetdiscover and mlxlink print into records.
+"""Turns what infiniband-diags and mlxlink print into records.
 
-One text may hold the outputs of several, in any order. perfquery names a port by its LID, mlxlink
-by its device: unless another output earlier in the same text says whose LID that is, ``guid`` is
-then ``lid:44`` or ``device:mlx5_0``. Of an adapter most tools print the port's GUID only.
+One text may hold the outputs of several tools (ibqueryerrors, perfquery, ibportstate, iblinkinfo,
+ibnetdiscover), in any order. perfquery and ibportstate name a port by its LID, mlxlink by its
+device: unless another output earlier in the same text says whose LID that is, ``guid`` is then
+``lid:44`` or ``device:mlx5_0``. Of an adapter most tools print the port's GUID only.
 """
 
 import re
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from collectors.fabric.mlxlink_output import SECTIONS, MlxLink, target_of
 from collectors.fabric.text_counters import PerfQuery, QueryErrors, Section
+from collectors.fabric.text_portstate import PortState
 from collectors.fabric.topology import LinkInfo, NetDiscover, Node
 from collectors.fabric.words import described
 from evidence.identity import digest
@@ -27,9 +29,10 @@ _LOOKED_AT = 2000
 #: A line is not longer than that, but for JSON on one line: an expression must not run away on it.
 _MOST_BYTES = 4096
 
-_SECTIONS: dict[str, type[QueryErrors | PerfQuery | LinkInfo | NetDiscover]] = {
+_SECTIONS: dict[str, type[QueryErrors | PerfQuery | PortState | LinkInfo | NetDiscover]] = {
     "ibqueryerrors": QueryErrors,
     "perfquery": PerfQuery,
+    "ibportstate": PortState,
     "iblinkinfo": LinkInfo,
     "ibnetdiscover": NetDiscover,
 }
@@ -39,6 +42,7 @@ _BEGINNINGS = {
         r"(?:Errors|Data Counters) for (?:0x|\")|\s+GUID 0x[0-9a-f]+ port |## Summary: \d+ nodes"
     ),
     "perfquery": re.compile(r"# [\w ]+ counters: Lid \d+ port "),
+    "ibportstate": re.compile(r"# Port info: Lid \d+ port "),
     "iblinkinfo": re.compile(
         r"(?:CA|RT|Router): .*:\Z|Switch: 0x[0-9a-f]+ .*:\Z|(?!.*Link info:).* ==\([^=/]*/"
     ),

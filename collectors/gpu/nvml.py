@@ -48,7 +48,7 @@ class NvmlError(CollectorError):
 class NodeReading:
     """What NVML says about the node: the driver's version and how many GPUs it counts."""
 
-    driver: str
+    driver: str | None
     count: int
 
 
@@ -86,9 +86,13 @@ class Session:
 
 
 def read_node() -> NodeReading:
-    """Read driver version and GPU count; raises NvmlError."""
+    """Read driver version (None: it is no text) and GPU count; raises NvmlError."""
     try:
-        return NodeReading(pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlDeviceGetCount())
+        try:
+            driver = pynvml.nvmlSystemGetDriverVersion()
+        except UnicodeDecodeError:
+            driver = None
+        return NodeReading(driver, pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError as error:
         raise _failure(error) from error
 

@@ -110,6 +110,12 @@ class EventWatch:
 
     def _run(self, count: int, stop: threading.Event) -> None:
         try:
+            self._listen(count, stop)
+        except Exception as error:  # noqa: BLE001 (polling goes on whatever happens here)
+            _LOG.warning("NVML's events are not heard, GPUs are only polled", exc_info=error)
+
+    def _listen(self, count: int, stop: threading.Event) -> None:
+        try:
             events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError as error:
             _LOG.info("NVML gives no events, GPUs are only polled: %s", error)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from collectors.follow import Cursor, Follower, Line, load_cursor, save_cursor
+from collectors.cursors import load, save
+from collectors.follow import Cursor, Follower, Line
 from collectors.gpu.framing import Framer
 from evidence.records import GpuFrame, GpuTick
 
@@ -57,7 +58,7 @@ class RecordingCollector:
         self.malformed = 0
         self._monotonic = monotonic
         self._cursor_file = cursor_file
-        self._saved = load_cursor(cursor_file) if cursor_file is not None else None
+        self._saved = load(cursor_file, Cursor)
         self._follower = Follower(path, cursor=self._saved, max_line=_MAX_LINE)
         self._framer = Framer(
             host,
@@ -104,7 +105,7 @@ class RecordingCollector:
         cursor = self._framed()
         if self._cursor_file is None or cursor is None or cursor == self._saved:
             return
-        save_cursor(self._cursor_file, cursor)
+        save(self._cursor_file, cursor)
         self._saved = cursor
 
     def close(self) -> None:

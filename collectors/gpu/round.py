@@ -63,6 +63,7 @@ class Crew:
         self._cards: dict[int, Card] = {}
         self._paces: dict[int, Pace] = {}
         self._silent: set[int] = set()
+        self._said: dict[int, str] = {}
         self._roster = Roster()
 
     @property
@@ -197,10 +198,17 @@ class Crew:
             read_us=round(silent_s * 1e6),
         )
 
+    def _broken(self, index: int, error: Exception | None) -> GpuSnapshot:
+        """A reading that failed in a way nobody thought of: a fact of that GPU and of no other."""
+        why = f"{type(error).__name__}: {error}"
+        if why != self._said.get(index):
+            self._said[index] = why
+            _LOG.warning("GPU %d cannot be read: %s", index, why, exc_info=error)
+        return GpuSnapshot(index=index, status=GpuStatus.ERROR, unread={"reading": why})
+
     def _taken(self, index: int, answer: Answer[GpuSnapshot], next_tick: int) -> GpuSnapshot:
         if answer.value is None:
-            assert answer.error is not None
-            raise answer.error
+            return self._broken(index, answer.error)
         if index in self._silent:
             self._silent.discard(index)
             _LOG.info("GPU %d answers NVML again", index)

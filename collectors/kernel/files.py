@@ -1,16 +1,17 @@
 """Collects what the kernel logs from the log files that grow on a node."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
-import msgspec
-
 from collectors.collector import Unavailable
-from collectors.follow import Cursor, Follower, load_cursor, save_cursor, write_atomic
+from collectors.cursors import SavePace, load, save
+from collectors.follow import Cursor, Follower
+from collectors.inotify import Ear
 from collectors.kernel.identities import GpuIdentities, HostCards
-from collectors.kernel.pace import HELD_S, IDLE_S, SavePace
+from collectors.kernel.pace import HELD_S, IDLE_S
 from collectors.kernel.stream import MAX_LINE, KernelStream
 from evidence.identity import digest
 from evidence.records import KernelRecord
@@ -29,21 +30,27 @@ def _utc_now() -> datetime:
 class _Followed:
     """One log file: its follower, the way of its lines, and the cursor that is safe to save."""
 
-    def __init__(self, path: Path, cursor_file: Path | None, stream: KernelStream) -> None:
+    def __init__(
+        self, path: Path, cursor_file: Path | None, stream: KernelStream, ear: Ear
+    ) -> None:
         self.path = path
         self.cursor_file = cursor_file
-        self.saved = None if cursor_file is None else load_cursor(cursor_file)
-        self.follower = Follower(path, cursor=self.saved, max_line=MAX_LINE)
+        self.saved = load(cursor_file, Cursor)
+        self.follower = Follower(path, cursor=self.saved, max_line=MAX_LINE, ear=ear)
         self.stream = stream
         #: What is kept of the GPUs the lines spoke of.
         self.saved_cards = stream.identities.copy()
         self.safe: Cursor | None = self.saved
         self.pace = SavePace()
+        #: Whether the last look found lines.
+        self.gained = False
         #: Why it could not be read at the last look.
         self.missing = ""
 
     def read(self) -> list[KernelRecord]:
+        self.gained = False
         lines = self.follower.read()
+        self.gained = bool(lines)
         if self.follower.lost_place:
             self.follower.lost_place = False
             self.stream.identities.forget()
@@ -67,16 +74,13 @@ class _Followed:
             return
         if self.safe == self.saved:
             return
-        try:
-            if self.stream.identities.known != self.saved_cards:
-                self.saved_cards = self.stream.identities.copy()
-                write_atomic(cards_file(self.cursor_file), msgspec.json.encode(self.saved_cards))
-            save_cursor(self.cursor_file, self.safe)
-        except OSError as error:
-            _LOG.warning("cursor %s cannot be written: %s", self.cursor_file, error)
-        else:
-            self.saved = self.safe
-            self.pace.saved()
+        if self.stream.identities.known != self.saved_cards:
+            cards = self.stream.identities.copy()
+            save(cards_file(self.cursor_file), cards)
+            self.saved_cards = cards
+        save(self.cursor_file, self.safe)
+        self.saved = self.safe
+        self.pace.saved()
 
 
 def cards_file(cursor_file: Path) -> Path:
@@ -85,13 +89,9 @@ def cards_file(cursor_file: Path) -> Path:
 
 
 def _load_cards(cursor_file: Path | None) -> GpuIdentities:
-    if cursor_file is None or not cursor_file.exists():
+    if cursor_file is None or not os.path.lexists(cursor_file):
         return GpuIdentities()
-    try:
-        known = msgspec.json.decode(cards_file(cursor_file).read_bytes(), type=dict[str, HostCards])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return GpuIdentities()
-    return GpuIdentities(known)
+    return GpuIdentities(load(cards_file(cursor_file), dict[str, HostCards]))
 
 
 class FileCollector:
@@ -119,6 +119,7 @@ class FileCollector:
         Cursors are kept in ``cursor_dir``; without one each start reads the files anew.
         """
         self._files: list[_Followed] = []
+        self._ear = Ear()
         for path in paths:
             cursor_file = _cursor_file(cursor_dir, path)
             stream = KernelStream(
@@ -130,7 +131,7 @@ class FileCollector:
                 coalesce=True,
                 identities=_load_cards(cursor_file),
             )
-            self._files.append(_Followed(path, cursor_file, stream))
+            self._files.append(_Followed(path, cursor_file, stream, self._ear))
 
     def read(self) -> Sequence[KernelRecord]:
         """Return the records of the lines the files gained since the last call.
@@ -140,6 +141,7 @@ class FileCollector:
         """
         records: list[KernelRecord] = []
         missing: list[str] = []
+        self._ear.listen()
         for file in self._files:
             why = ""
             try:
@@ -149,6 +151,7 @@ class FileCollector:
                 why = str(error)
                 missing.append(why)
             self._tell(file, why)
+        self._ear.rest(found=any(file.gained for file in self._files))
         if len(missing) == len(self._files) and not records:
             raise Unavailable("; ".join(missing) or "no kernel log file is configured")
         return records
@@ -170,14 +173,20 @@ class FileCollector:
         for file in self._files:
             file.save()
 
+    def fileno(self) -> int | None:
+        """Readable when a file changed; None while that is not listened for."""
+        return self._ear.fileno()
+
     def next_due(self, now: float) -> float:
         """When a file is worth the next look (monotonic seconds, as ``now``)."""
-        return min((file.next_due(now) for file in self._files), default=now + IDLE_S)
+        due = min((file.next_due(now) for file in self._files), default=now + IDLE_S)
+        return min(due, self._ear.rests_until) if self._ear.rests_until else due
 
     def close(self) -> None:
         """Close the files."""
         for file in self._files:
             file.follower.close()
+        self._ear.close()
 
 
 def _cursor_file(folder: Path | None, path: Path) -> Path | None:

@@ -14,13 +14,13 @@ import msgspec
 from msgspec import Struct, field
 
 from collectors.collector import Unavailable
-from collectors.follow import write_atomic
+from collectors.cursors import SavePace, load, save
 from collectors.kernel.fields import Whence
 from collectors.kernel.identities import GpuIdentities, HostCards
 from collectors.kernel.ids import MessageIds
 from collectors.kernel.journal import StoredEntry, read_stored
 from collectors.kernel.journalctl import Journalctl
-from collectors.kernel.pace import HELD_S, IDLE_S, SavePace
+from collectors.kernel.pace import HELD_S, IDLE_S
 from collectors.kernel.stream import KernelStream
 from evidence.identity import digest
 from evidence.records import KernelKind, KernelRecord
@@ -113,7 +113,7 @@ class JournalCollector:
         self._clock = clock
         self._directory = directory
         self._machine = this_machine() if directory is None else None
-        self._saved = None if cursor_file is None else _load(cursor_file)
+        self._saved = _load(cursor_file)
         self._safe = self._saved
         self._pace = SavePace()
         self._last: StoredEntry | None = None
@@ -166,13 +166,9 @@ class JournalCollector:
             return
         if self._safe == self._saved:
             return
-        try:
-            write_atomic(self._cursor_file, msgspec.json.encode(self._safe))
-        except OSError as error:
-            _LOG.warning("cursor %s cannot be written: %s", self._cursor_file, error)
-        else:
-            self._saved = self._safe
-            self._pace.saved()
+        save(self._cursor_file, self._safe)
+        self._saved = self._safe
+        self._pace.saved()
 
     def fileno(self) -> int | None:
         """A descriptor that is readable when `read` has work; None while there is none."""
@@ -313,14 +309,10 @@ def _follows(cursor: str, before: str) -> bool:
     return sequence == earlier and int(number, 16) == int(last, 16) + 1
 
 
-def _load(file: Path) -> JournalCursor | None:
+def _load(file: Path | None) -> JournalCursor | None:
     """Read the cursor back; None when there is none, or (said in the log) one that is broken."""
-    try:
-        found = msgspec.json.decode(file.read_bytes(), type=JournalCursor)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        _LOG.warning("cursor %s is broken and ignored: %s", file, error)
+    found = load(file, JournalCursor)
+    if found is None:
         return None
     if read_stored(msgspec.json.encode({"__CURSOR": found.cursor})) is None:
         _LOG.warning("cursor %s is broken and ignored: %r", file, found.cursor)

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from collectors.collector import Unavailable
-from collectors.follow import write_atomic
 from collectors.kernel.identities import HostCards
 from collectors.kernel.ids import MessageIds
 from collectors.kernel.prefix import facility_of, level
@@ -30,9 +29,7 @@ __all__ = [
     "KmsgDevice",
     "KmsgMessage",
     "KmsgRing",
-    "load_kmsg_cursor",
     "read_message",
-    "save_kmsg",
 ]
 
 #: The longest message with its dictionary (CONSOLE_EXT_LOG_MAX, 8192; PRINTKRB_RECORD_MAX, 1024 +).
@@ -56,7 +53,7 @@ class KmsgCursor(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     boot_id: str
-    seq: int
+    seq: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     boot_time: datetime | None = None
     id: str = ""
     uptime_us: int = 0
@@ -179,6 +176,8 @@ class KmsgRing:
         #: The first message that was not sent before, and its id.
         self.first: tuple[KmsgMessage, str] | None = None
         self.gap: Gap | None = None
+        #: The newest message that the device gave, whether it was sent before or not.
+        self.newest: int | None = None
         self._last_seq = sent
         self._stream = stream
         self._host = host
@@ -196,6 +195,10 @@ class KmsgRing:
         """Whether `settle` would return anything."""
         return bool(self._own) or self._stream.ready or self._stream.unfinished
 
+    def begin_anew(self) -> None:
+        """Forget what was sent: the next message is the first."""
+        self.safe_seq = self._last_seq = None
+
     def take(self, data: bytes) -> None:
         """Take what one read of the device returned."""
         message = read_message(data)
@@ -203,6 +206,7 @@ class KmsgRing:
             self._unreadable(data)
             return
         record_id = self._ids.of(self._boot_id, message.uptime_us, message.text)
+        self.newest = message.seq
         last = self._last_seq
         if last is not None and message.seq <= last:
             self._stream.learn(message.text, self._boot_id)
@@ -310,19 +314,3 @@ class KmsgRing:
                 message="not a message of /dev/kmsg",
             ),
         )
-
-
-def save_kmsg(file: Path, cursor: KmsgCursor) -> None:
-    """Write the cursor so that a crash leaves the old one or the new one.
-
-    Raises OSError when the folder cannot be written.
-    """
-    write_atomic(file, msgspec.json.encode(cursor))
-
-
-def load_kmsg_cursor(file: Path) -> KmsgCursor | None:
-    """Read the cursor back; None when there is none, or one that cannot be read."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=KmsgCursor)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None

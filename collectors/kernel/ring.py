@@ -13,12 +13,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from collectors.collector import Unavailable
+from collectors.cursors import SavePace, load, save
 from collectors.kernel.backfill import Backfill
 from collectors.kernel.files import FileCollector
 from collectors.kernel.grammar import parse_message
 from collectors.kernel.identities import GpuIdentities
-from collectors.kernel.kmsg import KmsgCursor, KmsgDevice, KmsgRing, load_kmsg_cursor, save_kmsg
-from collectors.kernel.pace import HELD_S, IDLE_S, SavePace
+from collectors.kernel.kmsg import KmsgCursor, KmsgDevice, KmsgRing
+from collectors.kernel.pace import HELD_S, IDLE_S
 from collectors.kernel.stream import KernelStream
 from collectors.kernel.text import bounded_lines, parse_stream
 from evidence.records import KernelRecord
@@ -26,6 +27,7 @@ from evidence.records import KernelRecord
 __all__ = ["FileCollector", "KmsgCollector", "bounded_lines", "parse_message", "parse_stream"]
 
 _LOG = logging.getLogger(__name__)
+
 
 #: Records of the ring taken in one read, so that a flood cannot keep the caller waiting.
 _RING_BATCH = 8192
@@ -77,7 +79,7 @@ class KmsgCollector:
         self._keep_other = keep_other
         self._journal_directory = journal_directory
         self._device = KmsgDevice(path)
-        cursor = None if cursor_file is None else load_kmsg_cursor(cursor_file)
+        cursor = load(cursor_file, KmsgCursor)
         #: Where a backfill begins, until it is known whether one is needed.
         self._left = cursor if journal and cursor is not None and cursor.id else None
         self._backfill: Backfill | None = None
@@ -85,7 +87,7 @@ class KmsgCollector:
         if here is not None:
             # The same message read twice shall have the same time to the microsecond.
             boot_time = boot_time or here.boot_time
-        self._saved = here
+        self._saved = self._unproved = here
         self._pace = SavePace()
         self._stream = KernelStream(
             host=host,
@@ -117,6 +119,7 @@ class KmsgCollector:
             for _ in range(_RING_BATCH):
                 data = self._device.read()
                 if data is None:
+                    self._prove()
                     break
                 ring.take(data)
         except Unavailable:
@@ -146,13 +149,9 @@ class KmsgCollector:
             uptime_us=ring.safe_us,
             cards=self._stream.identities.copy(),
         )
-        try:
-            save_kmsg(self._cursor_file, cursor)
-        except OSError as error:
-            _LOG.warning("cursor %s cannot be written: %s", self._cursor_file, error)
-        else:
-            self._saved = cursor
-            self._pace.saved()
+        save(self._cursor_file, cursor)
+        self._saved = cursor
+        self._pace.saved()
 
     def fileno(self) -> int | None:
         """A descriptor that is readable when the kernel said something; None while it is closed."""
@@ -170,6 +169,18 @@ class KmsgCollector:
         self._device.close()
         if self._backfill is not None:
             self._backfill.close()
+
+    def _prove(self) -> None:
+        """See, once, that the ring got as far as the cursor says: else nothing would be new."""
+        ring, here = self._ring, self._unproved
+        self._unproved = None
+        if here is None or ring.newest is None or ring.newest >= here.seq:
+            return
+        _LOG.warning("the ring ends before the kept position %d: all of it is sent", here.seq)
+        ring.begin_anew()
+        self._left = None
+        self._device.close()
+        self._device.open()
 
     def _look_back(self, cursor: KmsgCursor) -> None:
         """Start reading from the journal what the ring does not have, if anything is missing."""

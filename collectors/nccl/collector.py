@@ -5,7 +5,9 @@ either still becomes a record.
 """
 
 import logging
+import os
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -14,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from collectors.collector import Unavailable
-from collectors.follow import Cursor, Follower, Line, load_cursor, save_cursor, write_atomic
+from collectors.cursors import SavePace, load, save
+from collectors.follow import Cursor, Follower, Line
 from collectors.nccl.memory import Processes
 from collectors.nccl.pattern import Found, find, matcher
 from collectors.nccl.stream import NcclStream, parse_stream
@@ -33,6 +36,11 @@ _SIEVED_TOGETHER = 128
 #: shared file system has thousands.
 _CALM_AFTER_S = 10.0
 _CALM_S = 0.25
+#: Where more files than this fit, none is held open between two reads, and calm ones are looked at
+#: as much more rarely: a process may not open thousands, and is to stay cheap.
+_MOST_OPEN = 256
+#: One read, and one writing of cursors, takes little longer than this; the rest has its turn later.
+_ROUND_S = 0.5
 
 
 @dataclass(slots=True)
@@ -48,7 +56,12 @@ class _Log:
     #: The cursor before the first line that no returned record rests on completely.
     safe: Cursor | None = None
     saved: Cursor | None = None
+    pace: SavePace = field(default_factory=SavePace)
+    #: What was last kept of the stream's processes, as JSON.
+    memory: bytes = b""
     gone: bool = False
+    #: Why it could not be read at the last look.
+    missing: str = ""
 
 
 @dataclass(slots=True)
@@ -92,7 +105,7 @@ class NcclCollector:
     def read(self) -> Iterable[NcclRecord]:
         """Return the records of lines that are new since the last call.
 
-        Raises Unavailable when no file fits the patterns.
+        Raises Unavailable when no file fits the patterns, or none that does can be read.
         """
         now = self.clock()
         self._scan(now)
@@ -101,16 +114,24 @@ class NcclCollector:
         records: list[NcclRecord] = []
         lines = 0
         logs = list(self._logs.items())
+        began = time.monotonic()
         # Each round begins where the last one ran full, so that no file waits for ever.
         turn = self._turn % len(logs)
         for place in [*range(turn, len(logs)), *range(turn)]:
             path, log = logs[place]
             if self._calm(log, now):
                 continue
+            before = len(records)
             lines += self._read_log(path, log, now, records)
-            if lines >= _LINES_A_ROUND:
+            log.pace.returned(records[before:])
+            if len(logs) > _MOST_OPEN:
+                log.follower.pause()
+            if lines >= _LINES_A_ROUND or time.monotonic() - began > _ROUND_S:
                 self._turn = place + 1
                 break
+        missing = [log.missing for log in self._logs.values() if log.missing and not log.gone]
+        if not records and len(missing) == len(logs):
+            raise Unavailable(missing[0])
         return records
 
     def rest(self) -> list[NcclRecord]:
@@ -127,13 +148,20 @@ class NcclCollector:
         """Write each file's cursor, as far as its records are complete."""
         if self.cursor_dir is None:
             return
+        began = time.monotonic()
         for path, log in self._logs.items():
-            if log.safe is not None and log.safe != log.saved:
-                # What was learned first: a cursor must never stand behind a forgotten rank map.
-                memory = msgspec.json.encode(log.stream.processes)
-                write_atomic(self._cursor_file(path, "processes"), memory)
-                save_cursor(self._cursor_file(path, "cursor"), log.safe)
-                log.saved = log.safe
+            if log.safe is None or log.safe == log.saved or not log.pace.due():
+                continue
+            # What was learned first: a cursor must never stand behind a forgotten rank map.
+            memory = msgspec.json.encode(log.stream.processes)
+            if memory != log.memory:
+                save(self._cursor_file(path, "processes"), log.stream.processes)
+                log.memory = memory
+            save(self._cursor_file(path, "cursor"), log.safe)
+            log.saved = log.safe
+            log.pace.saved()
+            if time.monotonic() - began > _ROUND_S:
+                return
 
     def close(self) -> None:
         """Close all files."""
@@ -157,8 +185,9 @@ class NcclCollector:
     def _meet(self, found: Found, now: datetime) -> None:
         cursor, memory = None, Processes()
         if self.cursor_dir is not None:
-            cursor = load_cursor(self._cursor_file(found.path, "cursor"))
-            memory = self._remembered(found.path) if cursor is not None else memory
+            cursor = load(self._cursor_file(found.path, "cursor"), Cursor)
+            if cursor is not None:
+                memory = load(self._cursor_file(found.path, "processes"), Processes) or memory
         if cursor is None and self._too_old(found.path, now):
             return
         stream = NcclStream(
@@ -186,12 +215,14 @@ class NcclCollector:
         try:
             lines = log.follower.read()
         except Unavailable as error:
-            _LOG.debug("%s", error)
+            if str(error) != log.missing:
+                _LOG.info("%s", error)
+            log.missing = str(error)
             lines = log.follower.flush_partial()
-            log.gone = not path.exists()
+            log.gone = not os.path.lexists(path)
         else:
-            log.gone = False
-        if lines or log.last_line_at is None:
+            log.gone, log.missing = False, ""
+        if lines or log.last_line_at is None or log.last_line_at > now:  # or the clock was set
             log.last_line_at = now
         quiet = (now - log.last_line_at).total_seconds() >= self.settle_s
         if quiet and log.follower.pending and not lines:
@@ -210,7 +241,8 @@ class NcclCollector:
             return False
         if (now - log.last_line_at).total_seconds() < _CALM_AFTER_S:
             return False
-        if log.looked_at is not None and abs((now - log.looked_at).total_seconds()) < _CALM_S:
+        pause_s = _CALM_S * max(1.0, len(self._logs) / _MOST_OPEN)
+        if log.looked_at is not None and abs((now - log.looked_at).total_seconds()) < pause_s:
             return True
         log.looked_at = now
         return False
@@ -239,14 +271,6 @@ class NcclCollector:
                 records += stream.begin_anew(now)
             position = Position(line.offset, line.number, f"{line.inode}.{line.generation}")
             records += stream.feed(line.data, position, now, cut=line.cut)
-
-    def _remembered(self, path: Path) -> Processes:
-        file = self._cursor_file(path, "processes")
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=Processes)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            _LOG.warning("what %s told of its processes is forgotten: %s", path, error)
-            return Processes()
 
     def _cursor_file(self, path: Path, what: str) -> Path:
         assert self.cursor_dir is not None

@@ -6,6 +6,7 @@ file system that hangs stops the agent.
 """
 
 import hashlib
+import heapq
 import logging
 import os
 import re
@@ -14,13 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
+from collectors.cursors import load, save
 from collectors.deadline import Caller
-from collectors.follow import write_atomic
 from collectors.nccl.flight_recorder_dump import DumpError, IncompleteError, read_dump
 from collectors.nccl.flight_recorder_records import Origin, records_of, unreadable
 from collectors.nccl.pattern import Found, find, matcher
@@ -31,12 +32,15 @@ __all__ = ["FlightRecorderCollector", "rank_in_name", "read_file"]
 
 _LOG = logging.getLogger(__name__)
 
-#: A larger dump is refused with a sentence; 2,000 operations are about 2 MB.
-MAX_BYTES = 100 * 1024 * 1024
+#: A larger dump is refused with a sentence; 2,000 operations are about 2 MB. With the bounds on
+#: what may be in it, reading one stays within the memory that the agent's unit has.
+MAX_BYTES = 24 * 1024 * 1024
 #: Dumps read in one round at most, so that their records leave in pieces.
 _DUMPS_A_ROUND = 8
-#: Files remembered as read.
+#: Files remembered as read, and how many of those that fit, the newest, are looked at: fewer, or
+#: what was forgotten would be read and told again for ever.
 _SEEN_MAX = 4096
+_LOOKED_AT = 2048
 _STATE_FILE = "flight_recorder.json"
 
 # `nccl_trace_rank_7`, `rank7.pkl`, `nccl_trace_rank_7.json`
@@ -122,10 +126,15 @@ class FlightRecorderCollector:
         """Whether the thread is at work: what it finds is returned by a later `read`."""
         return self._caller.busy
 
+    @property
+    def settled(self) -> bool:
+        """Whether every dump that is there was read, or is none."""
+        return self._looked_at is not None and not self._caller.busy and not self._settling
+
     def saved(self) -> None:
         """Write down which dumps were read."""
         if self.state_dir is not None and self._changed:
-            write_atomic(self.state_dir / _STATE_FILE, msgspec.json.encode(self._seen))
+            save(self.state_dir / _STATE_FILE, self._seen)
             self._changed = False
 
     def close(self) -> None:
@@ -146,23 +155,15 @@ class FlightRecorderCollector:
             self._seen.pop(next(iter(self._seen)))
 
     def _load(self) -> dict[str, _Seen]:
-        if self.state_dir is None:
-            return {}
-        file = self.state_dir / _STATE_FILE
-        try:
-            return msgspec.json.decode(file.read_bytes(), type=dict[str, _Seen])
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            _LOG.warning("which dumps were read is forgotten: %s", error)
-            return {}
+        file = None if self.state_dir is None else self.state_dir / _STATE_FILE
+        return load(file, dict[str, _Seen]) or {}
 
     def _round(self, now: datetime, seen: dict[str, _Seen]) -> list[_Read]:
         """Look at all files and read what is ready; runs on the thread."""
         read: list[_Read] = []
         settling: dict[str, tuple[_Seen, datetime]] = {}
         for globbed, expression in self._matchers:
-            for found in find(globbed, expression):
+            for found in _newest(find(globbed, expression)):
                 key = digest(found.path)
                 if key in settling or any(one.key == key for one in read):
                     continue
@@ -174,6 +175,7 @@ class FlightRecorderCollector:
                     continue
                 earlier = self._settling.get(key)
                 since = earlier[1] if earlier is not None and earlier[0] == look else now
+                since = min(since, now)  # the clock may have been set back
                 settling[key] = (look, since)
                 still = (now - since).total_seconds()
                 if still < self.settle_s or len(read) >= _DUMPS_A_ROUND:
@@ -265,6 +267,14 @@ def _parse(
     except DumpError as error:
         why = f"{origin.file} is not a flight recorder dump: {error}"
         return [unreadable(origin, why, now)]
+
+
+def _newest(found: list[Found]) -> list[Found]:
+    """The files to look at: all, or those written last."""
+    if len(found) <= _LOOKED_AT:
+        return found
+    looks = [(look.mtime_ns, one) for one in found if (look := _look(one.path)) is not None]
+    return [one for _, one in heapq.nlargest(_LOOKED_AT, looks, key=itemgetter(0))]
 
 
 def _look(path: Path) -> _Seen | None:

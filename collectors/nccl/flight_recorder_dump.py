@@ -13,7 +13,13 @@ from typing import Any
 
 import msgspec
 
-from collectors.nccl.flight_recorder_pickle import CONTAINERS_MAX, PickleError, TruncatedError, load
+from collectors.nccl.flight_recorder_pickle import (
+    CONTAINERS_MAX,
+    OPCODES_MAX,
+    PickleError,
+    TruncatedError,
+    load,
+)
 from evidence.records import FlightEntry
 
 __all__ = ["Dump", "DumpError", "Group", "IncompleteError", "read_dump"]
@@ -117,6 +123,8 @@ def _json(data: bytes) -> Any:  # noqa: ANN401 (somebody's JSON)
     # Each empty object costs the memory of hundreds of bytes.
     if data.count(b"{") + data.count(b"[") > CONTAINERS_MAX:
         raise DumpError(f"its JSON holds more than {CONTAINERS_MAX} containers")
+    if data.count(b",") > OPCODES_MAX:
+        raise DumpError(f"its JSON holds more than {OPCODES_MAX} values")
     try:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -10,12 +10,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["CONTAINERS_MAX", "OPCODES_MAX", "PickleError", "TruncatedError", "load"]
+__all__ = ["CONTAINERS_MAX", "MEMO_MAX", "OPCODES_MAX", "PickleError", "TruncatedError", "load"]
 
 #: Lists, dicts and tuples in one pickle; each costs memory far beyond its one byte in the file.
-CONTAINERS_MAX = 1_000_000
-#: Opcodes in one pickle: values on the stack cost eight bytes each, whatever they are.
-OPCODES_MAX = 10_000_000
+CONTAINERS_MAX = 400_000
+#: Opcodes in one pickle, of which each may make a value: a short text costs sixty bytes.
+OPCODES_MAX = 2_000_000
+#: Values that are remembered under a number.
+MEMO_MAX = 400_000
 #: Marks within marks: a dump nests seven deep.
 _MARKS_MAX = 200
 #: Protocol of the standard library today; a higher one is unknown.
@@ -227,13 +229,18 @@ class _Machine:
         self.stack.append(self.memo[int.from_bytes(self.take(4), "little")])
 
     def put1(self) -> None:
-        self.memo[self.take(1)[0]] = self.stack[-1]
+        self.keep(self.take(1)[0])
 
     def put4(self) -> None:
-        self.memo[int.from_bytes(self.take(4), "little")] = self.stack[-1]
+        self.keep(int.from_bytes(self.take(4), "little"))
 
     def memoize(self) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
+        self.keep(len(self.memo))
+
+    def keep(self, place: int) -> None:
+        if len(self.memo) >= MEMO_MAX:
+            raise PickleError(f"the pickle remembers more than {MEMO_MAX} values")
+        self.memo[place] = self.stack[-1]
 
 
 _OPCODES: dict[int, Callable[[_Machine], None]] = {

@@ -174,8 +174,10 @@ class Ledger:
         if self.in_flight.pop(parcel.number, None) is not None:
             self.in_flight_bytes -= parcel.size
 
-    def say(self, sentence: str, level: int = logging.WARNING) -> None:
+    def say(
+        self, sentence: str, level: int = logging.WARNING, *, trace: Exception | None = None
+    ) -> None:
         """Log a state when it changes, not every time it is met."""
         if sentence != self._said:
             self._said = sentence
-            _LOG.log(level, "%s", sentence)
+            _LOG.log(level, "%s", sentence, exc_info=trace)

@@ -5,12 +5,13 @@ not before: Kafka has it, or the spool has it on the disk. What fits in neither 
 telemetry first, and is told as a record of its own (`collectors.shipping.spool_loss`).
 """
 
+import contextlib
 import logging
 import random
 import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -21,10 +22,10 @@ from msgspec import Struct
 
 from collectors.shipping.backlog import Backlog, Parcel, event_time, ignore, is_telemetry
 from collectors.shipping.ledger import HOPELESS, Ledger
+from collectors.shipping.packing import pack
 from collectors.shipping.producer import NotConnectedError, connect, let_go
 from collectors.shipping.spool_loss import fact
 from evidence.transport import Kafka
-from evidence.wire import encode
 
 __all__ = ["Shipper"]
 
@@ -100,6 +101,7 @@ class Shipper:
         self._burst = self._burst_limit = burst
         self._producer: KafkaProducer | None = None
         self._thread: threading.Thread | None = None
+        self._retry_s, self._retry_at = _RETRY_S[0], 0.0
         self._number = self._spooling.last_number
         if self._spooling.waiting:
             with self._lock:
@@ -112,7 +114,7 @@ class Shipper:
 
     @property
     def refused(self) -> Counter[str]:
-        """Records that Kafka refused for good, by short topic name."""
+        """Records refused for good, by short topic name."""
         return self._ledger.refused
 
     @property
@@ -174,8 +176,11 @@ class Shipper:
         replicas have it, or the disk), False when it was dropped for want of memory or refused
         for good. Raises RuntimeError after `close`.
         """
-        value = encode(record)
-        key = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+        try:
+            value, why = pack(record), f"Kafka takes {_LARGEST} bytes at most"
+        except Exception as error:  # noqa: BLE001 (no record may stop the others)
+            value, why = b"", f"it cannot be encoded: {type(error).__name__}: {error}"
+        key = key.encode("utf-8", "backslashreplace") if isinstance(key, str) else key
         with self._lock:
             if self._closing:
                 raise RuntimeError("the shipper is closed")
@@ -184,13 +189,13 @@ class Shipper:
                 self._number, topic, key, value, is_telemetry(record), done, event_time(record)
             )
             parcel.since = time.monotonic()
-            if parcel.size <= _LARGEST:
+            if value and parcel.size <= _LARGEST:
                 gone = self._backlog.add(parcel)
                 for one in gone:
                     self._ledger.drop(one)
             else:
                 gone = [parcel]
-                self._ledger.give_up(parcel, f"Kafka takes {_LARGEST} bytes at most")
+                self._ledger.give_up(parcel, why)
             self._start()
             if self._backlog.crowded and self._spooling.usable:
                 self._urgent = True
@@ -243,26 +248,37 @@ class Shipper:
             self._thread.start()
 
     def _run(self) -> None:
-        retry_s, retry_at = _RETRY_S[0], 0.0
         while not self._closing:
-            if self._producer is None and time.monotonic() >= retry_at:
-                self._producer = self._connect()
-                retry_s = _RETRY_S[0] if self._producer else min(2 * retry_s, _RETRY_S[1])
-                retry_at = time.monotonic() + retry_s * random.uniform(0.5, 1.0)  # noqa: S311
-            with self._lock:
-                self._kick = False
-                self._ledger.look()
-            loads = self._producer is not None and not self._ledger.full
-            self._spooling.tend(loads=loads, blocked=self._ledger.blocked)
-            if self._producer is None:
-                self._rest(retry_at, retry_at)
-            elif self._spent():
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001 (nobody starts this thread again)
+                sentence = f"shipping failed and is begun anew: {type(error).__name__}: {error}"
+                self._ledger.say(sentence, trace=error)
                 self._leave()
-            elif not self._hand_over(self._producer):
-                self._rest(self._ledger.pause_until, None)
-        self._spooling.finish()
+                self._retry_at = time.monotonic() + _RETRY_S[1]
+        with contextlib.suppress(Exception):  # said above
+            self._spooling.finish()
         self._leave()
         self._spooling.close()
+
+    def _turn(self) -> None:
+        """Do what is to be done, and wait for more."""
+        if self._producer is None and time.monotonic() >= self._retry_at:
+            self._producer = self._connect()
+            longer = min(2 * self._retry_s, _RETRY_S[1])
+            self._retry_s = _RETRY_S[0] if self._producer else longer
+            self._retry_at = time.monotonic() + self._retry_s * random.uniform(0.5, 1.0)  # noqa: S311
+        with self._lock:
+            self._kick = False
+            self._ledger.look()
+        loads = self._producer is not None and not self._ledger.full
+        self._spooling.tend(loads=loads, blocked=self._ledger.blocked)
+        if self._producer is None:
+            self._rest(self._retry_at, self._retry_at)
+        elif self._spent():
+            self._leave()
+        elif not self._hand_over(self._producer):
+            self._rest(self._ledger.pause_until, None)
 
     def _connect(self) -> KafkaProducer | None:
         try:
@@ -285,14 +301,18 @@ class Shipper:
 
     def _hand_over(self, producer: KafkaProducer) -> bool:
         """Hand a few records to the producer; False when there are none to send for now."""
-        parcels = self._next()
-        for place, parcel in enumerate(parcels):
-            if not self._give(producer, parcel):
-                with self._lock:
-                    for later in parcels[place + 1 :]:
-                        self._ledger.give_back(later)
-                break
-        return bool(parcels)
+        parcels = deque(self._next())
+        found = bool(parcels)
+        try:
+            while parcels and self._give(producer, parcels[0]):
+                parcels.popleft()
+            if parcels:
+                parcels.popleft()  # given back already
+        finally:
+            with self._lock:
+                for later in parcels:
+                    self._ledger.give_back(later)
+        return found
 
     def _give(self, producer: KafkaProducer, parcel: Parcel) -> bool:
         """Hand one record over; False when those after it must wait for it."""
@@ -304,7 +324,7 @@ class Shipper:
             self._ledger.block(parcel, name, "is not there yet or the broker is away")
         except TopicAuthorizationFailedError:
             self._ledger.block(parcel, name, "may not be written by this client")
-        except HOPELESS as error:
+        except (*HOPELESS, TypeError, ValueError, AssertionError) as error:
             self._ledger.refuse(parcel, error)
             return True
         except KafkaError as error:
@@ -347,7 +367,7 @@ class Shipper:
         loss = self._spooling.take_loss(first.number if first else None)
         if loss is None:
             return None
-        value = encode(fact(loss, self._host))
+        value = pack(fact(loss, self._host))
         _LOG.warning("%d records of topic %s were dropped", loss.count, loss.topic)
         parcel = Parcel(loss.number, "kernel", self._host.encode(), value, telemetry=False)
         parcel.fact, parcel.at, parcel.since = loss, loss.at, time.monotonic()
@@ -378,7 +398,3 @@ class Shipper:
     def _wake(self) -> None:
         self._kick = True
         self._work.notify()
-
-    def _pending(self) -> int:
-        memory = len(self._ledger.in_flight) + len(self._backlog) + len(self._ledger.losses)
-        return memory + self._spooling.waiting

@@ -9,14 +9,13 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 
 from collectors.shipping.backlog import Parcel
 from collectors.shipping.spool_loss import Loss, Losses
+from collectors.shipping.spool_rows import parcel_of, row_of, text_of, time_of
 
 __all__ = ["Spool", "SpoolDamagedError", "SpoolError", "SpoolInUseError"]
 
@@ -38,18 +37,13 @@ SELECT number, topic, telemetry, at, key, value, size FROM parcel
     WHERE topic = ?1 AND telemetry = 1 AND number > ?2
 ORDER BY number
 """
-#: What a row costs beside its key and value: two B-tree entries and the page's share.
-_ROW_BYTES = 80
-#: Values from this size on are compressed: a frame of GPUs shrinks to a tenth.
-_PACK_FROM = 512
-_ZLIB = b"\x78"
 #: Rows forgotten in one look for room, and how far below its bound a full spool is brought.
 _TRIM_ROWS = 256
 _TRIM_TO = 0.97
 
 
-#: A row as SQLite gives it: number, topic, telemetry, at, key, value, size.
-_Row = tuple[int, str, int, str | None, bytes, bytes, int]
+#: SQLite's names for a file that is none of ours; SQLITE_ERROR is a table or column that is gone.
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR", "SQLITE_MISMATCH", "SQLITE_SCHEMA")
 
 
 class SpoolError(Exception):
@@ -91,7 +85,9 @@ class Spool:
 
     def open(self) -> None:
         """Read how much there is, if there is a file; raises SpoolError."""
-        if self._db is None and self.path.exists():
+        with self._speaking("it cannot be looked at"):
+            there = self._db is not None or self.path.exists()
+        if there:
             self._connect()
 
     def write(self, parcels: Sequence[Parcel], in_memory: Iterable[int]) -> None:
@@ -101,7 +97,7 @@ class Spool:
         Raises SpoolError, and then the disk has none of them.
         """
         stay = set(in_memory)
-        rows = [_row(one) for one in parcels]
+        rows = [row_of(one) for one in parcels]
         facts = {one.number for one in parcels if one.fact}
         with self._speaking("records cannot be kept"):
             db = self._connect()
@@ -126,19 +122,28 @@ class Spool:
     def load(self, topic: str, max_bytes: int) -> list[Parcel]:
         """Read the oldest unread parcels of a topic, ``max_bytes`` and one more at most."""
         found: list[Parcel] = []
+        harmed: list[tuple[int, str, str | None, int]] = []
         taken = 0
         with self._speaking("records cannot be read back"):
             cursor = self._connect().execute(_UNREAD, (topic, self.position.get(topic, 0)))
             with contextlib.closing(cursor):
                 for row in cursor:
-                    found.append(self._parcel(row))
-                    taken += found[-1].size
+                    parcel = parcel_of(row)
+                    if parcel is None:  # what is left of it is its place
+                        harmed.append(
+                            (row[0], topic, None, row[6] if isinstance(row[6], int) else 0)
+                        )
+                        continue
+                    found.append(parcel)
+                    taken += parcel.size
                     if taken >= max_bytes:
                         break
+            if harmed:
+                self._forget(harmed)
         if found:
             self.position[topic] = found[-1].number
             self.unread[topic] -= len(found)
-        else:
+        elif not harmed:
             self.unread[topic] = 0
         return found
 
@@ -224,6 +229,7 @@ class Spool:
             self._lock()
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            db.text_factory = _utf8
             try:
                 self._prepare(db)
             except BaseException:
@@ -249,7 +255,7 @@ class Spool:
     def _count(self, db: sqlite3.Connection) -> None:
         """Learn what an agent before this one left."""
         db.execute("DELETE FROM lost WHERE number IN (SELECT number FROM parcel)")
-        by_topic = "SELECT topic, count(*), sum(size) FROM parcel GROUP BY topic"
+        by_topic = "SELECT topic, count(*), sum(CAST(size AS INTEGER)) FROM parcel GROUP BY topic"
         found = db.execute(by_topic).fetchall()
         self.unread = Counter({topic: count for topic, count, _ in found})
         self.position = {}
@@ -257,7 +263,7 @@ class Spool:
         self.bytes = sum(size for _, _, size in found)
         lost = db.execute("SELECT number, topic, count, at, last_at FROM lost").fetchall()
         self.losses = Losses(
-            Loss(number, topic, count, _time(at), _time(last_at))
+            Loss(number, topic, count, time_of(at), time_of(last_at))
             for number, topic, count, at, last_at in lost
         )
         last = db.execute("SELECT max(number) FROM parcel").fetchone()[0] or 0
@@ -298,7 +304,7 @@ class Spool:
         db = self._connect()
         db.execute("BEGIN IMMEDIATE")
         db.executemany("DELETE FROM parcel WHERE number = ?", [(row[0],) for row in rows])
-        times = [(number, topic, _time(at)) for number, topic, at, _ in rows]
+        times = [(number, topic, time_of(at)) for number, topic, at, _ in rows]
         self._note([Loss(number, topic, 1, at, at) for number, topic, at in times])
         for _, topic, _, size in rows:
             self.rows -= 1
@@ -315,24 +321,13 @@ class Spool:
         for loss in losses:
             self.losses.note(loss)
         now = [
-            (loss.number, loss.topic, loss.count, _text(loss.at), _text(loss.last_at))
+            (loss.number, loss.topic, loss.count, text_of(loss.at), text_of(loss.last_at))
             for loss in self.losses
         ]
         gone = before - {row[0] for row in now}
         db.executemany("DELETE FROM lost WHERE number = ?", [(number,) for number in gone])
         db.executemany("INSERT OR REPLACE INTO lost VALUES (?, ?, ?, ?, ?)", now)
         db.execute("COMMIT")
-
-    def _parcel(self, row: _Row) -> Parcel:
-        number, topic, telemetry, at, key, value, size = row
-        try:
-            if value.startswith(_ZLIB):
-                value = zlib.decompress(value)
-            parcel = Parcel(number, topic, key, value, bool(telemetry), at=_time(at), spooled=True)
-        except (zlib.error, ValueError, TypeError, AttributeError) as error:
-            raise SpoolDamagedError(f"{self.path} is damaged at row {number}: {error}") from error
-        parcel.stored = size
-        return parcel
 
     def _remove(self) -> None:
         """Remove the emptied file: it gives its room back, and no old page is ever met again."""
@@ -360,35 +355,23 @@ class Spool:
         """Turn what SQLite and the file system raise into one sentence."""
         try:
             yield
-        except (sqlite3.Error, OSError, OverflowError) as error:
+        except SpoolError:
+            raise
+        except (sqlite3.Error, OSError, OverflowError, TypeError, ValueError) as error:
             if self._db is not None and self._db.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
                     self._db.execute("ROLLBACK")
-            name = getattr(error, "sqlite_errorname", "") or ""
-            if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            if _is_damage(error):
                 raise SpoolDamagedError(f"{self.path} is damaged: {error}") from error
             raise SpoolError(f"the spool {self.path}: {what}: {error}") from error
 
 
-def _row(parcel: Parcel) -> _Row:
-    value = parcel.value
-    if len(value) >= _PACK_FROM:
-        value = zlib.compress(value, 1)
-    size = len(parcel.key) + len(value) + _ROW_BYTES
-    return (
-        parcel.number,
-        parcel.topic,
-        int(parcel.telemetry),
-        _text(parcel.at),
-        parcel.key,
-        value,
-        size,
-    )
+def _is_damage(error: Exception) -> bool:
+    """Whether an error is about what the file holds: no other day makes it readable."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    return isinstance(error, TypeError | ValueError) or name.startswith(_DAMAGED)
 
 
-def _text(at: datetime | None) -> str | None:
-    return at.isoformat() if at else None
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+def _utf8(data: bytes) -> str:
+    """A text that is damaged harms its own row and no other."""
+    return data.decode("utf-8", "replace")

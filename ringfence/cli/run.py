@@ -127,7 +127,8 @@ def agent(
         state_dir=settings.sections["agent"].get("state_dir", settings.data / "agent"),
     )
     if once:
-        _examine(module, config, ask=bootstrap is not None, as_json=as_json)
+        named = "bootstrap" in settings.sections.get("kafka", {})
+        _examine(module, config, ask=named, as_json=as_json)
         return
     with one_sentence(module.SpoolInUseError):
         module.run(config, stop_event())

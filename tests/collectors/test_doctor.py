@@ -53,6 +53,26 @@ def test_a_node_without_a_job_lacks_nothing(tmp_path: Path) -> None:
     assert "no file fits" in (found.reason or "")
 
 
+def test_dumps_of_the_flight_recorder_are_shown(tmp_path: Path) -> None:
+    pattern = str(tmp_path / "nccl_trace_rank_*")
+    (tmp_path / "nccl_trace_rank_3").write_bytes(b"no dump of any kind")
+    found = examined(nccl_flight_recorder=(pattern,))["flight-recorder"]
+    assert (found.state, found.records, found.required) == ("ok", 1, False)
+    assert found.needs == (Need(f"read access to {pattern}", has=True),)
+
+
+def test_who_must_answer_is_named_where_nobody_does() -> None:
+    found = examined(
+        gpu_source="dcgm", dcgm_url="http://127.0.0.1:1/metrics", nccl_ras="127.0.0.1:2"
+    )
+    assert (found["gpu"].state, found["gpu"].good) == ("unavailable", False)
+    assert found["gpu"].needs == (Need("a dcgm-exporter at http://127.0.0.1:1/metrics", has=False),)
+    assert (found["nccl-ras"].state, found["nccl-ras"].good) == ("unavailable", True)
+    assert found["nccl-ras"].needs == (
+        Need("a job on this node with NCCL 2.28.7 or newer, its RAS at 127.0.0.1:2", has=False),
+    )
+
+
 @pytest.fixture
 def nobody() -> Iterator[Path]:
     """A folder that everybody may enter, looked at by a user who may do nothing else."""

@@ -16,14 +16,19 @@ SPINE1, SPINE2 = "0xb8599f0300020000", "0xb8599f0300020100"
 CARD = "0x0c42a10300000061"
 
 
-def sample(name: str) -> dict[str, FabricRecord]:
-    """The records of a sample by GUID."""
+def records_of(name: str) -> list[FabricRecord]:
+    """The records of a sample."""
     path = SHARED / "labs" / "ibsim" / "samples" / name
     if not path.exists():
         pytest.skip(f"the shared folder has no {name} here (RINGFENCE_SHARED names another folder)")
     lines = path.read_bytes().splitlines(keepends=True)
     assert recognise(lines)
-    records = list(parse_stream(lines, subnet="s", now=NOW, file=name))
+    return list(parse_stream(lines, subnet="s", now=NOW, file=name))
+
+
+def sample(name: str) -> dict[str, FabricRecord]:
+    """The records of a sample by GUID."""
+    records = records_of(name)
     found = {record.guid: record for record in records}
     assert len(found) == len(records)
     return found
@@ -151,3 +156,11 @@ def test_the_errors_of_the_flap() -> None:
     (leaf,) = sample("flap_down_ibqueryerrors.txt").values()
     assert (leaf.guid, [port.port for port in leaf.ports]) == (LEAF1, [3])
     assert leaf.ports[0].counters == {"symbol_error": 4000, "link_downed": 3}
+
+
+def test_a_port_that_ibportstate_slowed_down() -> None:
+    before, after = records_of("ibportstate_espeed_degrade.txt")
+    assert (before.guid, after.guid) == ("lid:2", "lid:2")
+    (was,), (now_is,) = before.ports, after.ports
+    assert (was.port, was.state, was.width, was.rate_gbps) == (4, "Active", 4, 200.0)
+    assert (now_is.port, now_is.state, now_is.width, now_is.rate_gbps) == (4, "Active", 4, 100.0)

@@ -23,6 +23,49 @@ def ports(record: FabricRecord) -> dict[int, FabricPort]:
     return {port.port: port for port in record.ports}
 
 
+PORT_STATE = """\
+Initial Switch PortInfo:
+# Port info: Lid 44 port 17
+LinkState:.......................Active
+PhysLinkState:...................LinkUp
+Lid:.............................0
+LinkWidthSupported:..............1X or 4X
+LinkWidthActive:.................4X
+LinkSpeedActive:.................10.0 Gbps
+LinkSpeedExtSupported:...........14.0625 Gbps or 25.78125 Gbps or 53.125 Gbps
+LinkSpeedExtActive:..............53.125 Gbps
+# MLNX ext Port info: Lid 44 port 17
+LinkSpeedActive:.................0x00
+
+After PortInfo set:
+# Port info: Lid 44 port 17
+LinkState:.......................Down
+PhysLinkState:...................Polling
+LinkWidthActive:.................4X
+LinkSpeedActive:.................10.0 Gbps
+LinkSpeedExtActive:..............No Extended Speed
+Peer PortInfo:
+# Port info: DR path slid 65535; dlid 65535; 0,17 port 3
+LinkState:.......................Initialize
+"""
+
+
+def test_ibportstate_tells_a_port_before_and_after_it_was_set() -> None:
+    assert recognise(PORT_STATE.encode().splitlines())
+    before, after = parsed(PORT_STATE)
+    assert (before.source, before.guid) == ("ibportstate", "lid:44")
+    assert before.ports == (
+        FabricPort(
+            port=17, lid=44, state="Active", physical_state="LinkUp", width=4, rate_gbps=200.0
+        ),
+    )
+    assert after.ports == (
+        FabricPort(
+            port=17, lid=44, state="Down", physical_state="Polling", width=4, rate_gbps=40.0
+        ),
+    )
+
+
 QUERY_ERRORS = f"""\
 Errors for "trn-31 mlx5_4"
    GUID {PORT.replace("0x0", "0x")} port 1: [PortRcvRemotePhysicalErrors == 77]

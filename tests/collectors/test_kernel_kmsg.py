@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.collector import Unavailable
+from collectors.cursors import load, save
 from collectors.kernel import KmsgCollector
 from collectors.kernel.kmsg import (
     KmsgCursor,
     KmsgMessage,
     KmsgRing,
-    load_kmsg_cursor,
     read_message,
-    save_kmsg,
 )
 from collectors.kernel.stream import KernelStream
 from evidence.identity import digest
@@ -176,15 +175,15 @@ def test_the_device_of_a_message_is_used_where_the_text_names_none() -> None:
 
 def test_the_cursor_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     cursor = KmsgCursor(boot_id=BOOT, seq=2**63, boot_time=BOOT_TIME)
-    save_kmsg(tmp_path / "new" / "kmsg.json", cursor)
-    assert load_kmsg_cursor(tmp_path / "new" / "kmsg.json") == cursor
+    save(tmp_path / "new" / "kmsg.json", cursor)
+    assert load(tmp_path / "new" / "kmsg.json", KmsgCursor) == cursor
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["kmsg.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b'{"boot_id":1,"seq":2}'])
 def test_a_broken_cursor_means_that_the_ring_is_sent_again(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "kmsg.json").write_bytes(content)
-    assert load_kmsg_cursor(tmp_path / "kmsg.json") is None
+    assert load(tmp_path / "kmsg.json", KmsgCursor) is None
 
 
 def test_a_device_that_is_not_there_is_unavailable(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """What Prometheus is told, and what a probe is."""
 
+import contextlib
 import logging
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -136,6 +138,55 @@ def test_a_client_that_says_nothing_does_not_keep_the_server_for_ever(
     monkeypatch.setattr("collectors.metrics._Answers.timeout", 0.2)
     with socket.create_connection(server.address):
         assert get(server, "/healthz")[0] == 200
+
+
+class Dripping:
+    """A client that says one byte of its question now and then, for ever."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._mouth = socket.create_connection(address)
+        self._mouth.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        self.gone = threading.Event()
+        self._thread = threading.Thread(target=self._drip, daemon=True)
+        self._thread.start()
+
+    def _drip(self) -> None:
+        with self._mouth, contextlib.suppress(OSError):
+            while not self.gone.wait(0.05):
+                self._mouth.sendall(b"x")
+        self.gone.set()
+
+
+def test_clients_that_never_end_their_question_keep_no_probe_from_its_answer(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.metrics._CLIENT_S", 3600.0)
+    server = Server("127.0.0.1:0", metrics)
+    slow = [Dripping(server.address) for _ in range(4)]
+    assert get(server, "/healthz")[0] == 200
+    assert not any(one.gone.is_set() for one in slow)
+    for one in slow:
+        one.gone.set()
+    server.close()
+
+
+def test_however_many_they_are_they_are_hung_up_on(
+    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectors.metrics._CLIENT_S", 0.5)
+    server = Server("127.0.0.1:0", metrics)
+    slow = [Dripping(server.address) for _ in range(30)]
+    assert all(one.gone.wait(30) for one in slow)
+    assert get(server, "/healthz")[0] == 200
+    server.close()
+
+
+def test_junk_is_no_event(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    for junk in (b"\x16\x03\x01\xff" * 400, b"\r\n\r\n", b"GET\r\n\r\n", b"A" * 300_000):
+        with socket.create_connection(server.address) as client, contextlib.suppress(OSError):
+            client.sendall(junk)
+    assert get(server, "/healthz")[0] == 200
+    assert caplog.messages == []
 
 
 def test_a_port_that_is_taken_costs_a_warning_and_no_more(

@@ -196,6 +196,27 @@ def test_a_record_that_waits_keeps_the_cursor_before_its_line(tmp_path: Path, cl
     assert kinds(again.read()) == [NcclKind.TIMEOUT]
 
 
+def test_only_what_has_changed_is_written_again(tmp_path: Path, clock: Clock) -> None:
+    state = tmp_path / "state"
+    loud, quiet = tmp_path / "loud.log", tmp_path / "quiet.log"
+    append(loud, INIT)
+    append(quiet, INIT)
+    one = collector(tmp_path / "*.log", clock, cursor_dir=state)
+    one.read()
+    one.saved()
+    before = {file: file.stat().st_ino for file in state.iterdir()}  # a write makes a new file
+    assert len(before) == 4
+    append(loud, PORT)
+    append(quiet, b"step 12 loss 2.31\n")
+    assert kinds(one.read()) == [NcclKind.IB_ASYNC]
+    one.saved()
+    written = [file for file, inode in before.items() if file.stat().st_ino != inode]
+    (cursor,) = written  # neither the quiet file's, nor what is known of the processes
+    assert cursor.name.endswith(".cursor.json")
+    again = collector(tmp_path / "*.log", clock, cursor_dir=state)
+    assert list(again.read()) == []
+
+
 def test_a_restarted_attempt_is_still_known_after_a_restart_of_ours(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from collectors.shipping.backlog import Parcel
-from collectors.shipping.spool import Spool, SpoolDamagedError, SpoolInUseError
+from collectors.shipping.spool import Spool, SpoolInUseError
 from collectors.shipping.spool_keeper import SpoolKeeper
 from collectors.shipping.spool_loss import Loss, Losses, fact
 
@@ -206,21 +206,6 @@ def test_a_damaged_file_is_set_aside_with_what_it_holds(
     assert len([said for said in caplog.messages if "set aside" in said]) == 1
     assert Path(f"{path}.damaged").read_bytes() == broken
     keeper.close()
-
-
-def test_a_row_that_cannot_be_unpacked_is_damage(spool: Spool, path: Path) -> None:
-    spool.write([parcel(1), parcel(2, size=2000), parcel(3)], ())
-    spool.close()
-    with sqlite3.connect(path) as db:
-        db.execute("UPDATE parcel SET value = x'78010203' WHERE number = 2")
-    db.close()
-    again = Spool(path, 1 << 20)
-    again.open()
-    with pytest.raises(SpoolDamagedError, match="damaged at row 2"):
-        again.load("kernel", 1 << 20)
-    aside, lost = again.set_aside()
-    assert (aside.exists(), [(loss.topic, loss.count) for loss in lost]) == (True, [("kernel", 3)])
-    again.close()
 
 
 def test_a_file_of_another_version_is_set_aside_untouched(path: Path) -> None:

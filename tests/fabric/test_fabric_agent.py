@@ -120,6 +120,24 @@ def test_reading_never_waits_and_an_absent_port_stays_absent_between_attempts() 
 
 
 @pytest.mark.integration
+def test_a_fabric_that_is_gone_is_said_once_and_does_not_keep_the_agent(
+    fabric: Any, kafka: Kafka, start: Any
+) -> None:
+    agent = start(
+        fabric.environment | {"RINGFENCE_KAFKA_PREFIX": kafka.prefix},
+        fabric.folder,
+        *("--bootstrap", kafka.bootstrap, "--interval", "0.2"),
+    )
+    topic = Topic(kafka)
+    topic.until(lambda: len(topic.ports) == 40)
+    fabric.stop()
+    time.sleep(6)  # thirty sweeps that fail
+    log = stop(agent)
+    # The pipe breaks, then there is none: two reasons, each said once.
+    assert 1 <= log.count("WARNING collectors.source: fabric: ") <= 2
+
+
+@pytest.mark.integration
 def test_the_second_sweep_waits_for_its_time(inside: Any) -> None:
     code = """
 import json, time

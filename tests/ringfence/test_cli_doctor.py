@@ -43,6 +43,15 @@ def test_a_broker_that_was_named_is_asked(ringfence: Any) -> None:
     assert kafka["reason"].startswith("127.0.0.1:1 does not answer")
 
 
+def test_brokers_that_the_settings_name_are_asked_too(ringfence: Any, tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text('[kafka]\nbootstrap = "127.0.0.1:1"\n')
+    done = ringfence("--config", str(file), *QUIET, "--json")
+    assert done.exit_code == 1
+    kafka = json.loads(done.stdout.splitlines()[-1])["doctor"][-1]
+    assert (kafka["name"], kafka["state"]) == ("kafka", "error")
+
+
 def test_a_place_comes_from_the_sites_files(ringfence: Any, tmp_path: Path) -> None:
     racks = tmp_path / "racks"
     racks.write_text("r9-n4 r9 leaf-2\n")

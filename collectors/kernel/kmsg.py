@@ -53,7 +53,7 @@ class KmsgCursor(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     boot_id: str
-    seq: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    seq: Annotated[int, Meta(ge=0)]
     boot_time: datetime | None = None
     id: str = ""
     uptime_us: int = 0

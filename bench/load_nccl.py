@@ -21,7 +21,7 @@ _NOISE = (
     "INFO 10-05 06:30:{b:02d} trainer.py:{a}] step={a} tokens/s=14{b}2.7 mfu=0.41{b} mem=71.2GiB",
     "Epoch 3:  {b}%|####      | {a}/1000000 [00:{b:02d}<03:11, 12.{b}it/s, loss=2.{a}]",
     "/opt/train/data.py:{b}: UserWarning: worker {b} restarts its shard reader at sample {a}",
-    "saved checkpoint shard {b} of step {a} to /lustre/ckpt/{a}/rank_{b}.pt in 4.{b} s",
+    "[rank {b}] shard {b} of epoch 3: prefetch depth {b}, {a} samples queued, 0 corrupt",
 )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import agent
 import codec
+import day
 import fabric
 import kernel
 import latency
@@ -42,6 +43,7 @@ FIGURES: Mapping[str, Callable[[Rig], Iterator[Figure]]] = {
     "fabric": fabric.measure,
     "agent": agent.measure,
     "steps": steps.measure,
+    "day": day.measure,
     "stream": stream.measure,
     "sink": sink.measure,
     "triage": triage.measure,

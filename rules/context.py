@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from evidence.decisions import EvidenceRef
 from evidence.records import ContextKind, ContextRecord
 from rules.catalog import Role
-from rules.host_state import Allocation, Fact, HostState, Window
+from rules.host_state import Allocation, Fact, FactKind, HostState, Window
 from rules.stage import reckonable
 from rules.thresholds import Thresholds
 
@@ -18,9 +18,11 @@ __all__ = ["allocation", "announced", "explains", "take_context"]
 
 _WINDOWS_MAX = 16
 _ALLOCATIONS_MAX = 32
+#: Topics whose times are those of the host's own clock.
+_OWN = frozenset({"kernel", "gpu"})
 #: What stopping work looks like.
 _STOPPED = frozenset({Role.APPLICATION, Role.CONSEQUENCE})
-#: What a GPU that is reset does to the GPUs linked to it.
+#: What a GPU that is reset does to the GPUs linked to it; a switch tells its link's dead end, too.
 _NEIGHBOURS = frozenset({Role.LINK, Role.CONSEQUENCE})
 
 
@@ -108,20 +110,23 @@ def allocation(state: HostState, pci: str, at: datetime) -> Allocation | None:
     return None
 
 
-def explains(window: Window, fact: Fact, limits: Thresholds) -> bool:
+def explains(window: Window, fact: Fact, limits: Thresholds, behind_s: float = 0.0) -> bool:
     """Whether an announced context explains one fact.
 
-    A host's clock may be wrong by minutes: then the time of arrival tells.
+    A host's clock may be wrong by minutes: then the time of arrival tells. ``behind_s`` is how far
+    it is behind where the host told that.
     """
-    skewed = fact.arrived - fact.at <= timedelta(seconds=limits.clock_skew_s)
-    times = (fact.at, fact.arrived) if skewed else (fact.at,)
+    at = min(fact.at + timedelta(seconds=behind_s), fact.arrived) if fact.topic in _OWN else fact.at
+    skewed = fact.arrived - at <= timedelta(seconds=limits.clock_skew_s)
+    times = (at, fact.arrived) if skewed else (at,)
     if not any(window.at <= time <= window.until for time in times):
         return False
     if window.kind is ContextKind.DRAIN:
         return fact.role in _STOPPED
     if window.pci is None or window.pci == fact.subject:
         return True
-    return window.kind is ContextKind.GPU_RESET and fact.role in _NEIGHBOURS
+    of_a_link = fact.role in _NEIGHBOURS or (fact.kind is FactKind.SWITCH and not fact.own)
+    return window.kind is ContextKind.GPU_RESET and of_a_link
 
 
 def announced(window: Window) -> str:

@@ -63,7 +63,9 @@ def sightings(
         if gpu.pci is None or (health := known.get(gpu.pci)) is None:
             continue
         slow_clock = slow and gpu.clock_sm_mhz is not None and gpu.clock_sm_mhz < slow
-        if not (slow_clock or health.odd or _unusual(gpu) or _unseen_links(gpu, health)):
+        mig_ended = bool(health.instances) and gpu.mig_enabled is False
+        asked = slow_clock or health.odd or mig_ended or _unusual(gpu)
+        if not (asked or _unseen_links(gpu, health)):
             continue
         late = health.seen_at is not None and at < health.seen_at
         if late or gpu.status is not GpuStatus.OK:
@@ -222,12 +224,18 @@ def _holds_under_load(gpu: GpuSnapshot, slow_below: float) -> dict[str, str]:
 
 
 def _instances(gpu: GpuSnapshot, health: GpuHealth) -> dict[str, Mig]:
-    """The MIG instances that processes were seen on, newest kept: a line may name a dead one."""
+    """The MIG instances that processes were seen on, newest kept: a line may name a dead one.
+
+    An instance that is gone takes its processes with it, and so does the end of MIG mode.
+    """
+    if gpu.mig_enabled is False:
+        return {}
     seen = {str(one.pid): Mig(one.gi, one.ci) for one in gpu.processes or () if one.gi is not None}
-    if not seen.keys() - health.instances.keys() and all(
-        health.instances[pid] == mig for pid, mig in seen.items()
-    ):
-        return health.instances
-    older = {pid: mig for pid, mig in health.instances.items() if pid not in seen}
-    both = list((older | seen).items())[-_INSTANCES_MAX:]
-    return dict(both)
+    left = {one.gi for one in gpu.mig}
+    older = {
+        pid: mig
+        for pid, mig in health.instances.items()
+        if pid not in seen and (not left or mig.gi in left)
+    }
+    both = dict(list((older | seen).items())[-_INSTANCES_MAX:])
+    return health.instances if both == health.instances else both

@@ -6,7 +6,8 @@ known; what has no host (a link between switches, a switch) is a verdict.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -15,11 +16,12 @@ from evidence.decisions import (
     Domain,
     DomainKind,
 )
-from evidence.records import FabricRecord
+from evidence.records import FabricPort, FabricRecord
 from rules.fabric_ports import DOWNED, Finding, assess, changes_at, is_up, observe_port, quiet
 from rules.fabric_state import Device, FabricState, Port, port_key
 from rules.fabric_telling import (
     FAULT,
+    SUSPECTED,
     Link,
     Output,
     host_name,
@@ -37,6 +39,8 @@ _PORTS_MAX = 4_096
 #: Ports of one switch that must fail together before the switch is asked about.
 _ENOUGH = 4
 _WATCH = timedelta(seconds=60)
+#: What a link shows when the node at its other end is off or restarts.
+_ABSENT = frozenset({"down", "flapping"})
 
 
 def due(state: FabricState) -> datetime | None:
@@ -68,35 +72,90 @@ def step(state: FabricState, arrived: Arrived, rules: Rules) -> tuple[FabricStat
 
 def _take(state: FabricState, record: FabricRecord, now: datetime, rules: Rules) -> FabricState:
     known = state.devices.get(record.guid)
-    at = min(reckonable(record.at or record.observed_at), now)
+    at = _taken_at(record, now, rules)
     if known is not None and known.seen_at is not None and at < known.seen_at:
         return state  # a sweep that was overtaken: its counters are history
-    if known is None and record.partial:
+    if known is None and (record.partial or record.missing):
         return state  # what it leaves out would look as if it had been well
     device = _device(known, record, at)
-    ports, dropped = dict(state.ports), state.dropped
-    changed = False
+    look = _Look(dict(state.ports), state.dropped, set(device.uncounted))
     for port in record.ports:
-        if port.port in device.dark:
-            continue
-        key = port_key(record.guid, port.port)
-        old = ports.get(key)
-        seen = observe_port(old, port, record, new=known is None)
-        if seen is old:
-            continue
-        if quiet(seen, at):
-            changed |= ports.pop(key, None) is not None
-        elif old is None and len(ports) >= _PORTS_MAX:
-            dropped += 1
-        else:
-            ports[key] = seen
-            changed = True
-    if not changed and device is known and dropped == state.dropped:
+        if port.port not in device.dark:
+            look.take(port, record, known, at)
+    if look.uncounted != set(device.uncounted):
+        device = replace(device, uncounted=tuple(sorted(look.uncounted)))
+    if not look.changed and device is known and look.dropped == state.dropped:
         return state
-    state = replace(
-        state, devices={**state.devices, record.guid: device}, ports=ports, dropped=dropped
-    )
-    return _await(state, now, rules) if changed or device.missing_since else state
+    devices = {**state.devices, record.guid: device}
+    if look.lit:
+        _unplug(look.lit, devices, look.ports)
+    state = replace(state, devices=devices, ports=look.ports, dropped=look.dropped)
+    return _await(state, now, rules) if look.changed or device.missing_since else state
+
+
+def _taken_at(record: FabricRecord, now: datetime, rules: Rules) -> datetime:
+    """When a sweep was taken; by the arrival where the clock of a node is off by minutes."""
+    at = min(reckonable(record.at or record.observed_at), now)
+    behind = now - at > timedelta(seconds=rules.thresholds.clock_skew_s)
+    return now if behind else at
+
+
+@dataclass(slots=True)
+class _Look:
+    """The ports while one sweep of a device is taken; ``lit`` are the ends that came up on it."""
+
+    ports: dict[str, Port]
+    dropped: int
+    uncounted: set[int]
+    lit: set[tuple[str, int | None]] = field(default_factory=set)
+    changed: bool = False
+
+    def take(
+        self, port: FabricPort, record: FabricRecord, known: Device | None, at: datetime
+    ) -> None:
+        """Take one port of the sweep."""
+        key = port_key(record.guid, port.port)
+        old = self.ports.get(key)
+        first = known is None or port.port in self.uncounted
+        if first and port.unread and not port.counters:
+            self.uncounted.add(port.port)
+        else:
+            self.uncounted.discard(port.port)
+        if known is not None and port.peer_guid is not None and _lights_up(port, old, known):
+            self.lit.add((port.peer_guid, port.peer_port))
+        seen = observe_port(old, port, record, at, new=known is None, counted=not first)
+        if seen is old:
+            return
+        if quiet(seen, at):
+            self.changed |= self.ports.pop(key, None) is not None
+        elif old is None and len(self.ports) >= _PORTS_MAX:
+            self.dropped += 1
+            self.uncounted.add(port.port)
+        else:
+            self.ports[key] = seen
+            self.changed = True
+
+
+def _lights_up(port: FabricPort, old: Port | None, device: Device) -> bool:
+    """Whether a port carries traffic that did not when it was last seen."""
+    was_down = port.port in device.dark or (old is not None and old.down_since is not None)
+    return was_down and bool(is_up(port))
+
+
+def _unplug(
+    lit: Container[tuple[str, int | None]],
+    devices: dict[str, Device],
+    ports: dict[str, Port],
+) -> None:
+    """Take ports that are down for empty ones where their cable lit up at another port."""
+    for key, port in list(ports.items()):
+        if port.down_since is None or (port.peer_guid, port.peer_port) not in lit:
+            continue
+        device = devices.get(port.guid)
+        if device is not None:
+            del ports[key]
+            dark = tuple(sorted({*device.dark, port.number}))
+            devices[port.guid] = replace(device, dark=dark)
 
 
 def _device(known: Device | None, record: FabricRecord, at: datetime) -> Device:
@@ -115,6 +174,7 @@ def _device(known: Device | None, record: FabricRecord, at: datetime) -> Device:
         up=max(len(up), known.up if known else 0),
         dark=tuple(sorted(dark)),
         missing_since=missing,
+        uncounted=known.uncounted if known else (),
     )
     if known is None:
         return after
@@ -144,7 +204,9 @@ def _judge(state: FabricState, now: datetime, rules: Rules) -> tuple[FabricState
     outputs: list[Output] = []
     said = dict(state.said)
     for guid, names in sorted(switches.items()):
-        outputs += tell_switch(said, state, guid, [links[name] for name in names], now, rules)
+        still = [links[name] for name in names if name in links]  # others were forgiven
+        if still:
+            outputs += tell_switch(said, state, guid, still, now, rules)
     for id_, link in sorted(links.items()):
         if id_ not in explained and link.finding.level:
             outputs += tell_link(said, link, now)
@@ -206,8 +268,18 @@ def _links(state: FabricState, now: datetime, rules: Rules) -> list[Link]:
             kind=DomainKind.LINK, switch=guid, port=int(number), host=host_name(host, state)
         )
         words = _words(ordered, findings, state.devices, device)
-        found.append(Link(domain, domain.host, ordered, worst._replace(words=words), refs))
+        level = worst.level
+        if worst.kind in _ABSENT and domain.host is None and not _leads_on(ordered, state.devices):
+            level = min(level, SUSPECTED)  # a node that is off looks like that
+        finding = worst._replace(level=level, words=words)
+        found.append(Link(domain, domain.host, ordered, finding, refs))
     return found
+
+
+def _leads_on(ports: Iterable[Port], devices: Mapping[str, Device]) -> bool:
+    """Whether another switch is known to be at the other end of a link, and not some node."""
+    peers = (devices.get(port.peer_guid) for port in ports if port.peer_guid is not None)
+    return any(peer is not None and peer.kind != "hca" for peer in peers)
 
 
 def _end_key(port: Port, devices: Mapping[str, Device]) -> str:

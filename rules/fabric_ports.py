@@ -15,7 +15,15 @@ from evidence.records import FabricPort, FabricRecord
 from rules.fabric_state import Port
 from rules.thresholds import Thresholds
 
-__all__ = ["DOWNED", "Finding", "assess", "changes_at", "is_up", "observe_port", "quiet"]
+__all__ = [
+    "DOWNED",
+    "Finding",
+    "assess",
+    "changes_at",
+    "is_up",
+    "observe_port",
+    "quiet",
+]
 
 #: Counters that speak of the link a port receives on.
 _ACCUSING = (
@@ -28,6 +36,8 @@ _RECEIVED, _UPSTREAM = "port_rcv_errors", "port_rcv_remote_physical_errors"
 #: A restart of either end counts in it, too.
 DOWNED = "link_downed"
 _KEPT = frozenset((*_ACCUSING, _RECEIVED, _UPSTREAM, DOWNED))
+#: What a counter reads as that did not answer.
+_ALL_ONES = frozenset({(1 << 32) - 1, (1 << 64) - 1})
 _STEP = timedelta(minutes=5)
 _HOUR = timedelta(hours=1)
 _FLAPS_WITHIN = timedelta(hours=12)
@@ -53,32 +63,43 @@ def is_up(port: FabricPort) -> bool | None:
     return port.state.rpartition(":")[2].strip().lower() in _UP
 
 
-def observe_port(known: Port | None, port: FabricPort, record: FabricRecord, *, new: bool) -> Port:
-    """The port as it is to be remembered after one sweep; the same object when nothing changed.
+def observe_port(
+    known: Port | None,
+    port: FabricPort,
+    record: FabricRecord,
+    at: datetime,
+    *,
+    new: bool,
+    counted: bool,
+) -> Port:
+    """The port as it is to be remembered after a sweep ``at``; the same object if nothing changed.
 
-    ``new``: its device was never seen before, so what its counters stand at is where they begin.
-    A port of a known device that is not remembered was up and without errors.
+    ``new``: its device was never seen before. ``counted``: its counters were read before; else what
+    they stand at is where they begin. A port of a known device that is not remembered was up and
+    without errors.
     """
-    at = record.at or record.observed_at
     before = known or Port(guid=record.guid, number=port.port)
     counters = {name: n for name, n in port.counters.items() if name in _KEPT and n}
     growth, ref = before.growth, before.ref
-    if port.counters and not new:
+    if port.counters and counted:
         grown = _grown(before, port, counters)
         if grown:
             growth = _with_growth(growth, grown, at)
-            ref = _ref(record, port, ", ".join(f"{name} +{n}" for name, n in sorted(grown.items())))
+            ref = _ref(
+                record, port, at, ", ".join(f"{name} +{n}" for name, n in sorted(grown.items()))
+            )
     up = is_up(port)
     down_since, flaps = before.down_since, before.flaps
     if up is False and down_since is None and not new:
-        down_since, ref = at, _ref(record, port, f"went down ({port.state})")
+        down_since, ref = at, _ref(record, port, at, f"went down ({port.state})")
     elif up and down_since is not None:
         flaps = (*(one for one in flaps if at - one < _FLAPS_WITHIN), at)[-_FLAPS_KEPT:]
         down_since = None
     slow = _degraded(port) if up else before.degraded
     narrow_since = before.narrow_since if _is_narrow(port) or not up else None
-    if up and _is_narrow(port) and narrow_since is None:
-        narrow_since, ref = at, _ref(record, port, slow)
+    if up and _is_narrow(port) and not new and slow != before.degraded:
+        # One that was so at first sight may be split: a lane is lost only where there was one.
+        narrow_since, ref = at, _ref(record, port, at, slow)
     peer = _peer(before, port, record)
     after = replace(
         before,
@@ -96,14 +117,23 @@ def observe_port(known: Port | None, port: FabricPort, record: FabricRecord, *, 
 
 
 def _grown(before: Port, port: FabricPort, counters: Mapping[str, int]) -> dict[str, int]:
-    """What each counter grew by; nothing where it fell, was cleared, or stays at its maximum."""
+    """What each counter grew by; nothing where it fell, was cleared, or stood at its maximum.
+
+    A link that goes down and trains again makes a burst of errors on its way: that it went down is
+    what counts then.
+    """
     if port.reset:
         return {}
-    return {
+    grown = {
         name: count - before.counters.get(name, 0)
         for name, count in counters.items()
-        if count > before.counters.get(name, 0)
+        if before.counters.get(name, 0) < count
+        and count not in _ALL_ONES
+        and name not in before.stuck
     }
+    if before.down_since is not None or DOWNED in grown:
+        return {name: n for name, n in grown.items() if name == DOWNED}
+    return grown
 
 
 def _with_growth(
@@ -126,8 +156,7 @@ def _peer(before: Port, port: FabricPort, record: FabricRecord) -> dict[str, obj
     host, device = before.host, before.device
     if record.kind == "hca":
         host, device = record.host or host, record.device or device
-    elif port.peer_name:
-        words = port.peer_name.split()
+    elif words := (port.peer_name or "").split():  # a node may call itself by blanks
         host, device = words[0], words[1] if len(words) > 1 else None
     return {
         "peer_guid": port.peer_guid or before.peer_guid,
@@ -149,12 +178,12 @@ def _degraded(port: FabricPort) -> str:
     return ""
 
 
-def _ref(record: FabricRecord, port: FabricPort, words: str) -> EvidenceRef:
+def _ref(record: FabricRecord, port: FabricPort, at: datetime, words: str) -> EvidenceRef:
     name = record.name or record.guid
     return EvidenceRef(
         id=record.id,
         source="fabric",
-        at=record.at or record.observed_at,
+        at=at,
         host=record.host,
         file=record.file,
         text=f"{name} port {port.port}: {words}"[:200],

@@ -40,7 +40,8 @@ class Port(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One switch or adapter; ``up`` is how many of its ports were up when most of them were.
 
-    ``dark`` are those that were never up: no cable, or nobody at its other end.
+    ``dark`` are those that were never up: no cable, or nobody at its other end. ``uncounted`` are
+    those whose counters are not known yet: what they stand at next is where they begin.
     """
 
     kind: str = "switch"
@@ -50,16 +51,21 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     up: int = 0
     dark: tuple[int, ...] = ()
     missing_since: datetime | None = None
+    uncounted: tuple[int, ...] = ()
 
 
 class Said(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was said about a link or a switch and still stands."""
+    """What was said about a link or a switch and still stands.
+
+    ``counted`` is how many errors the links of a switch had when it was said.
+    """
 
     incident: str
     level: int
     kind: str
     revision: int = 1
     at: datetime | None = None
+    counted: int = 0
 
 
 class FabricState(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -55,9 +55,10 @@ class Link:
 def host_name(name: str | None, state: FabricState) -> str | None:
     """The name of a node; that of a switch is none."""
     switches = {
-        device.name.split()[0]
+        word
         for device in state.devices.values()
         if device.name and device.kind != "hca"
+        for word in device.name.split()[:1]
     }
     return None if name is None or name in switches else name
 
@@ -148,19 +149,32 @@ def tell_switch(
     now: datetime,
     rules: Rules,
 ) -> list[Output]:
-    """A switch whose links fail together: suspected, and sure when they still do a while later."""
+    """A switch whose links fail together: suspected, and sure when they still do a while later.
+
+    A burst of errors that was over when it was first told of is not going on.
+    """
     id_ = switch_id(guid)
     before = said.get(id_)
     device = state.devices[guid]
     since = before.at if before is not None and before.at is not None else now
-    lasts = (now - since).total_seconds() >= rules.thresholds.service_wait_s
+    counted = _counted(links)
+    by_errors = 2 * sum(link.finding.kind == "errors" for link in links) > len(links)
+    went_on = before is None or counted > before.counted or not by_errors
+    lasts = (now - since).total_seconds() >= rules.thresholds.service_wait_s and went_on
     level = FAULT if lasts else SUSPECTED
     if before is not None and before.level >= level:
         return []
     refs = tuple(ref for link in links for ref in link.refs)
     incident = before.incident if before else digest("fabric", id_, refs[0].id if refs else now)
     revision = before.revision + 1 if before else 1
-    said[id_] = Said(incident=incident, level=level, kind="switch", revision=revision, at=since)
+    said[id_] = Said(
+        incident=incident,
+        level=level,
+        kind="switch",
+        revision=revision,
+        at=since,
+        counted=counted,
+    )
     gone = "does not answer any more" if device.missing_since else "fails on many ports at once"
     minutes = rules.thresholds.service_wait_s / 60
     tail = f", and still does after {minutes:.0f} minutes" if lasts else ""
@@ -172,6 +186,12 @@ def tell_switch(
     at = max((ref.at for ref in refs if ref.at is not None), default=now)
     finding = Finding(level, "switch", words)
     return [_verdict(incident, revision, at, now, domain, Cause.IB_SWITCH, finding, refs)]
+
+
+def _counted(links: list[Link]) -> int:
+    """All errors that were counted on some links within the hour."""
+    grown = (steps for link in links for end in link.ends for steps in end.growth.values())
+    return sum(errors for steps in grown for _, errors in steps)
 
 
 def take_back(said: dict[str, Said], id_: str, state: FabricState, now: datetime) -> list[Output]:

@@ -89,8 +89,15 @@ def _recover(incidents: list[Incident], fact: Fact) -> None:
 
 
 def _withdrawn(known: Fact, recovered: Fact) -> bool:
-    """Whether a fact is a wish of the driver that a later one of the same source takes back."""
-    return is_wish(known) and known.witness is recovered.witness and known.at <= recovered.at
+    """Whether a fact is one that a later reading of the same source shows to be nothing.
+
+    A wish of the driver is over then, and a flag that a card keeps for good was misread.
+    """
+    taken_back = is_wish(known) or (known.kind is FactKind.HEALTH and known.name in _FOR_GOOD)
+    return taken_back and known.witness is recovered.witness and known.at <= recovered.at
+
+
+_FOR_GOOD = frozenset({"remap-failure", "sram-threshold"})
 
 
 def _open(subject: str, fact: Fact) -> Incident:

@@ -38,6 +38,8 @@ OVER = "ecc-growth"
 STATUS = frozenset(
     {"gpu-lost", "reset-required", "driver-reset-required", "unresponsive", "nvml-error"}
 )
+#: The card keeps such a flag for good: one that the next reading takes back was misread.
+_LASTS = {"at_once": False}
 _MEMORY = {"cause": Cause.GPU_MEMORY, "recovery": Recovery.DRAIN_RESET}
 _SLOW = {"recovery": Recovery.DIAGNOSE}
 _DEGRADED = {"cause": Cause.GPU_DEGRADED} | _SLOW
@@ -56,12 +58,14 @@ FLAGS: dict[str, _Flag] = {
     "remap-failure": _Flag(
         lambda health, _: health.failure is True,
         lambda _: "a row could not be remapped: no spare was left (remap failure)",
-        {"rank": 83, "weight": 0.95, "cause": Cause.GPU_MEMORY, "recovery": Recovery.REPLACE},
+        {"rank": 83, "weight": 0.95, "cause": Cause.GPU_MEMORY, "recovery": Recovery.REPLACE}
+        | _LASTS,
     ),
     "sram-threshold": _Flag(
         lambda health, _: health.sram is True,
         lambda _: "SRAM errors passed the vendor's threshold for replacement",
-        {"rank": 80, "weight": 0.9, "cause": Cause.GPU_MEMORY, "recovery": Recovery.REPLACE},
+        {"rank": 80, "weight": 0.9, "cause": Cause.GPU_MEMORY, "recovery": Recovery.REPLACE}
+        | _LASTS,
     ),
     OVER: _Flag(
         lambda health, limits: health.growth > limits.ecc_uncorrectable_growth,

@@ -209,6 +209,7 @@ def _inventory(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
         pool=record.pool,
         nvlink_domain=record.nvlink_domain,
         adapters=len(record.hcas),
+        behind_s=max(0, -(record.clock_skew_ms or 0)) / 1000,
         names=names or state.names,
         inventory=_ref(record, "inventory", text),
     )

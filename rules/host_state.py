@@ -4,7 +4,7 @@ Every part is named by its **subject**: a GPU by its PCI address, anything else 
 colon (``node:``, ``switch:``, ``port:``, ``job:``, ``rank:``, ``link:``).
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from msgspec import Struct
@@ -56,7 +56,8 @@ class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``at`` is the event time, clamped to the arrival. ``hard`` is the fact's name in the policy's
     list of hard facts when it is one; ``at_once`` when it does not even wait to settle.
-    ``old`` when it was read long after it was printed: what it says may be over since.
+    ``old`` when it was read long after it was printed: what it says may be over since; ``belated``
+    when it was read minutes after: NVML's later word then counts more.
     ``crossing`` marks a threshold of ours that is evidence enough without a second witness.
     ``peer`` says that the device at the other end of the link is at fault (``peer_pci``, where the
     line names it), ``own`` that this part alone is. ``pid`` is the process that the line names,
@@ -84,6 +85,7 @@ class Fact(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hard: str | None = None
     at_once: bool = False
     old: bool = False
+    belated: bool = False
     crossing: bool = False
     caused_by: int | None = None
     mig: Mig | None = None
@@ -219,7 +221,10 @@ class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AppError(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An application Xid on one GPU under one job attempt, kept to see repeats across jobs."""
+    """An application Xid on one GPU under one job attempt, kept to see repeats across jobs.
+
+    ``alone``: the job had no other GPU of the node, so that clean neighbours prove nothing.
+    """
 
     pci: str
     at: datetime
@@ -228,6 +233,7 @@ class AppError(Struct, frozen=True, kw_only=True, omit_defaults=True):
     user: str
     ref: EvidenceRef
     unit: str | None = None
+    alone: bool = False
 
 
 class LinkError(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -242,7 +248,10 @@ class LinkError(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that is remembered of one host; ``HostState()`` knows nothing yet."""
+    """All that is remembered of one host; ``HostState()`` knows nothing yet.
+
+    ``behind_s`` is how far its clock is behind the broker's, where it told that.
+    """
 
     host: str | None = None
     offsets: dict[str, int] = {}
@@ -262,9 +271,16 @@ class HostState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kernel_seen_at: datetime | None = None
     kernel_seen: EvidenceRef | None = None
     overrun_at: datetime | None = None
+    behind_s: float = 0.0
     pending: tuple[Fact, ...] = ()
     incidents: tuple[Incident, ...] = ()
     windows: tuple[Window, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     app_errors: tuple[AppError, ...] = ()
     link_errors: tuple[LinkError, ...] = ()
+
+    @property
+    def heard_at(self) -> datetime | None:
+        """When the host itself was last heard, by the broker's clock; None when never."""
+        heard = [at for at in (self.frames_at, self.kernel_seen_at) if at is not None]
+        return max(heard) + timedelta(seconds=self.behind_s) if heard else None

@@ -71,14 +71,18 @@ def judge(incident: Incident, scene: Scene) -> Judgement | None:
             window = _latest(covering.values())
             told = _explained(incident, told, window, scene)
     behind = accused or facts
-    if told is not None and told.status is Status.LOCALIZED and all(f.old for f in behind):
-        told = _old_news(incident, told, scene)
+    if told is not None and told.status is Status.LOCALIZED:
+        over = all(f.belated for f in behind) and scene.well_since(
+            incident.subject, told.root.at + timedelta(seconds=scene.limits.incident_window_s)
+        )
+        if over or all(f.old for f in behind):
+            told = _old_news(incident, told, scene)
     return _recovered(incident, accused, told, scene)
 
 
 def _covering(incident: Incident, fact: Fact, scene: Scene) -> Window | None:
     for window in scene.state.windows:
-        if explains(window, fact, scene.limits) and not (
+        if explains(window, fact, scene.limits, scene.state.behind_s) and not (
             scene.now > window.until and scene.lasts(incident.subject, window.until)
         ):
             return window

@@ -92,8 +92,10 @@ def kernel_facts(
     if fact is None:
         return []
     read_at = min(reckonable(record.observed_at), arrived)
-    if read_at - fact.at > timedelta(seconds=rules.thresholds.old_news_s):
-        fact = replace(fact, old=True, at_once=False)
+    late = (read_at - fact.at).total_seconds()
+    if late > rules.thresholds.incident_window_s:
+        old = late > rules.thresholds.old_news_s
+        fact = replace(fact, old=old, belated=True, at_once=False)
     return [fact]
 
 

@@ -60,8 +60,11 @@ def hot(gpu: GpuSnapshot, limits: Thresholds) -> bool:
     margin = gpu.temperature_margin_c
     if margin is not None:
         return margin <= limits.temperature_margin_c
-    return gpu.temperature_c is not None and gpu.temperature_c > limits.temperature_c
+    return gpu.temperature_c is not None and limits.temperature_c < gpu.temperature_c <= _HOTTEST_C
 
+
+#: A card shuts down some 20 degrees above its slowdown limit: more is a broken reading (often 255).
+_HOTTEST_C = 150
 
 _Read = TypeVar("_Read")
 

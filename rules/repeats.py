@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rules.catalog import Role
 from rules.context import allocation
-from rules.host_state import AppError, Fact, HostState, LinkError
+from rules.host_state import Allocation, AppError, Fact, HostState, LinkError
 from rules.tables import Rules
 from rules.thresholds import Thresholds
 from rules.widening import is_gpu
@@ -47,6 +47,7 @@ def _remember_applications(state: HostState, facts: Iterable[Fact], rules: Rules
             attempt=user.attempt,
             user=f"{user.owner or ''} {user.image or ''}",
             unit=fact.unit,
+            alone=_alone(state, user),
             ref=fact.ref,
         )
         if not any(_same_run(error, other) for other in known):
@@ -55,6 +56,16 @@ def _remember_applications(state: HostState, facts: Iterable[Fact], rules: Rules
         return state
     within = timedelta(seconds=rules.thresholds.repeats_window_s)
     return replace(state, app_errors=tuple(_newest(known, within, lambda e: (e.at, e.pci))))
+
+
+def _alone(state: HostState, user: Allocation) -> bool:
+    """Whether a job had one GPU of the node only."""
+    others = {
+        known.pci
+        for known in state.allocations
+        if (known.job, known.attempt) == (user.job, user.attempt)
+    }
+    return user.pci is not None and others == {user.pci}
 
 
 def _same_run(one: AppError, other: AppError) -> bool:
@@ -107,7 +118,8 @@ def application_repeats(
 ) -> tuple[str, bool]:
     """Words for application errors that follow the GPU rather than the application, or none.
 
-    And whether they all hit one unit of it (GPC and TPC): no program chooses which unit runs it.
+    And whether they all hit one unit of it (GPC and TPC) in jobs that ran on its neighbours, too: a
+    program of one block runs on the same unit of any card, and fails there.
     """
     if not any(fact.role is Role.APPLICATION for fact in facts):
         return "", False
@@ -127,7 +139,8 @@ def application_repeats(
         " its neighbours clean"
     )
     units = {error.unit for error in own}
-    unit = next(iter(units)) if len(units) == 1 else None
+    beside = not any(error.alone for error in own)
+    unit = next(iter(units)) if len(units) == 1 and beside else None
     return (words, False) if unit is None else (f"{words}, all on {unit}", True)
 
 

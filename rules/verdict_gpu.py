@@ -5,6 +5,7 @@ suspected, insufficient, or, with positive evidence only, software.
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from msgspec.structs import replace
 
@@ -16,9 +17,10 @@ from rules.context import allocation
 from rules.gathering import hardware, is_wish, root_of
 from rules.gpu_case import OWN_FAULT, Case, Sure, open_case
 from rules.gpu_words import gpu_name, reason_of
+from rules.health_flags import OVER
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Judgement, Scene, gpu_domain
-from rules.widening import NODE_LOST
+from rules.widening import NODE_LOST, SHARED_HEALTH, is_gpu
 from rules.witnesses import Hearing, listed
 
 __all__ = ["judge_gpu"]
@@ -109,7 +111,7 @@ def _all_alike(case: Case, scene: Scene) -> bool:
 def _certain(case: Case, scene: Scene) -> Sure | None:
     """Enough to act on, or a threshold of ours with a better explanation."""
     hearing, accused = case.hearing, case.accused
-    accusers = case.agreeing
+    accusers = _independent(case, scene)
     hard = [fact for fact in accused if fact.hard is not None]
     if hard:
         why = root_of(hard).words
@@ -122,10 +124,34 @@ def _certain(case: Case, scene: Scene) -> Sure | None:
         return _over_threshold(crossing, hearing, scene)
     together = sum(one.weight for one in accusers) >= scene.limits.agree_weight - _ROOM
     own = (one.weight for one in accusers if one.witness is not Witness.COLLECTIVE)
-    together = together and max(own, default=0.0) >= _OF_A_FAULT - _ROOM
+    # What stands against a card from an earlier day is not what broke this job.
+    together = together and bool(accused) and max(own, default=0.0) >= _OF_A_FAULT - _ROOM
     if len(accusers) == _ALL - 1 and together and not hearing.anyone_clears:
         return Sure(Status.LOCALIZED, 0.8, why="two witnesses agree and none clears")
     return None
+
+
+def _independent(case: Case, scene: Scene) -> tuple[Testimony, ...]:
+    """The accusers that do not repeat one another's cause.
+
+    A call that hangs in the driver holds its lock: NVML then stands still on every card, so beside
+    a card that failed before, its silence tells nothing of this one.
+    """
+    health = [fact for fact in case.accused if fact.witness is Witness.HEALTH]
+    if not health or not all(fact.name in SHARED_HEALTH for fact in health):
+        return case.agreeing
+    window = timedelta(seconds=scene.limits.incident_window_s)
+    failed_before = any(
+        fact.witness is Witness.KERNEL
+        and fact.role in (Role.LOST, Role.HARDWARE)
+        and timedelta(0) < case.root.at - fact.at <= window
+        for other in scene.others(case.incident)
+        if is_gpu(other.subject)
+        for fact in other.facts
+    )
+    if not failed_before:
+        return case.agreeing
+    return tuple(one for one in case.agreeing if one.witness is not Witness.HEALTH)
 
 
 def _confirmed(case: Case, accusers: Sequence[Testimony]) -> tuple[float, str] | None:
@@ -169,8 +195,13 @@ def _bonus(base: float, hearing: Hearing) -> float:
 
 
 def _over_threshold(crossing: Fact, hearing: Hearing, scene: Scene) -> Sure:
+    others = [h for pci, h in scene.state.health.items() if pci != crossing.subject]
+    if crossing.name == OVER:
+        alike = sum(any(fact.name == OVER for fact in health.standing) for health in others)
+        if alike and 2 * alike >= len(others):
+            why = f"{alike} of {len(others)} other GPUs count as many: they are counted anew"
+            return Sure(Status.SUSPECTED, 0.4, why=why)
     if crossing.name == "over-temperature":
-        others = [h for pci, h in scene.state.health.items() if pci != crossing.subject]
         hot = sum(health.hot_since is not None for health in others)
         if hot and 2 * hot >= len(others):
             why = f"{hot} of {len(others)} other GPUs are too hot as well: cooling of the node"

@@ -5,7 +5,7 @@ that failed on the same node. A link that is down accuses nobody while its node 
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from evidence.decisions import (
     Cause,
@@ -18,11 +18,16 @@ from evidence.decisions import (
 )
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Judgement, Scene, node_domain, witness
-from rules.widening import LINK_DOWN, NODE_DARK, last_word
+from rules.widening import LINK_DOWN, NODE_DARK, last_word, links_down
 
 __all__ = ["blamed_link", "judge_dark", "judge_link"]
 
 _DEGRADED, _FLAPPING = "ib-degraded", "ib-flapping"
+#: What a link does whose node is off or restarts, and the words for it.
+_ABSENT = {
+    LINK_DOWN: " is down, and so may be the node",
+    _FLAPPING: " went down and came back, as it does when its node restarts",
+}
 
 
 def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement | None:
@@ -35,6 +40,7 @@ def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judge
     assert told is not None
     felt = _felt(incident, last, scene)
     dark = any(other.subject == NODE_DARK for other in scene.others(incident))
+    dark = dark and not _lives(last, scene)
     if not incident.revision and (dark or (felt is None and _only_watched(last))):
         return None  # named in the node's verdict, or nothing to tell
     status, confidence, why = _weigh(incident, last, felt, scene)
@@ -52,7 +58,17 @@ def judge_link(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judge
         missing=() if felt is not None else ("NCCL log of a job that used the link",),
         victims=() if felt is None or felt.suspicion is None else felt.suspicion.victims,
         job=None if felt is None or felt.suspicion is None else felt.suspicion.job,
+        recheck=_ask_again(last, scene),
     )
+
+
+def _ask_again(last: Fact, scene: Scene) -> datetime | None:
+    """When it must be known whether a node whose link flapped lives, and whether it was started."""
+    told = last.suspicion
+    assert told is not None
+    if told.kind != _FLAPPING or told.status is not Status.LOCALIZED:
+        return None
+    return last.arrived + timedelta(seconds=2 * scene.limits.seen_every_s)
 
 
 def _only_watched(last: Fact) -> bool:
@@ -69,9 +85,9 @@ def _weigh(
     assert told is not None
     if told.kind == _DEGRADED:
         return Status.SUSPECTED, 0.3, " is slower than it could be"
-    if told.kind == LINK_DOWN and not _lives(last, scene):
-        return Status.SUSPECTED, 0.2, " is down, and so may be the node"
-    if told.kind in (LINK_DOWN, _FLAPPING) and _restarts(incident, last, scene):
+    if told.kind in _ABSENT and not _lives(last, scene):
+        return Status.SUSPECTED, 0.2, _ABSENT[told.kind]
+    if told.kind in _ABSENT and _restarts(incident, last, scene):
         return Status.SUSPECTED, 0.2, " goes down with the node's others, which is the node's doing"
     agrees = felt is not None and _same_adapter(last, felt, scene)
     if told.status is Status.LOCALIZED or agrees:
@@ -92,8 +108,8 @@ def _restarts(incident: Incident, last: Fact, scene: Scene) -> bool:
         and fact.suspicion.kind in (LINK_DOWN, _FLAPPING)
         and abs(fact.at - last.at) <= near
     }
-    if scene.state.adapters > 1:
-        return len(others) + 1 >= max(2, scene.state.adapters / 2)
+    if scene.state.adapters > 1 and len(others) + 1 >= max(2, scene.state.adapters / 2):
+        return True
     return any(abs(at - last.at) <= 2 * near for at in scene.state.boots)
 
 
@@ -109,8 +125,8 @@ def _lives(last: Fact, scene: Scene) -> bool:
     """Whether the node itself was heard after the link went down."""
     told = last.suspicion
     assert told is not None
-    heard = [at for at in (scene.state.frames_at, scene.state.kernel_seen_at) if at is not None]
-    return any(at > told.at for at in heard)
+    heard_at = scene.state.heard_at
+    return heard_at is not None and heard_at > told.at
 
 
 def _felt(incident: Incident, last: Fact, scene: Scene) -> Fact | None:
@@ -143,8 +159,10 @@ def _elsewhere(last: Fact, felt: Fact) -> bool:
 def judge_dark(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judgement | None:
     """A node of which nothing is heard and all of whose links are down: its power, or a restart."""
     root = min(facts, key=lambda fact: fact.order)
-    heard = [at for at in (scene.state.frames_at, scene.state.kernel_seen_at) if at is not None]
-    back = any(at > incident.last for at in heard)
+    heard_at = scene.state.heard_at
+    heard = heard_at is not None and heard_at > incident.last
+    lit = len(links_down(scene.state.incidents)) < len(facts)
+    back = heard or lit
     wait = timedelta(seconds=scene.limits.service_wait_s)
     stays = scene.now - root.at >= wait and not back
     if back and not incident.revision:
@@ -158,7 +176,7 @@ def judge_dark(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judge
         cause=Cause.NODE,
         domain=node_domain(scene.state),
         confidence=0.8 if stays else 0.5,
-        reason=f"{name} is heard again."
+        reason=f"{name} {'is heard again' if heard else 'has links that are up again'}."
         if back
         else f"{name} fell silent and all of its {len(facts)} links are down{tail}: its power, or"
         " a restart that nobody announced.",

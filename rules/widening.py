@@ -17,6 +17,7 @@ __all__ = [
     "LINK_DOWN",
     "NODE_DARK",
     "NODE_LOST",
+    "SHARED_HEALTH",
     "darken",
     "in_company",
     "is_gpu",
@@ -41,7 +42,7 @@ _ENOUGH = 4
 _OWN = frozenset({Role.LOST, Role.HARDWARE})
 _OWN_HEALTH = frozenset({"gpu-lost", "reset-required"})
 #: What one broken card does to the others: the driver's lock is held in its calls, its links die.
-_SHARED_HEALTH = frozenset({"unresponsive", "nvml-error", "driver-reset-required"})
+SHARED_HEALTH = frozenset({"unresponsive", "nvml-error", "driver-reset-required"})
 
 
 def is_gpu(subject: str) -> bool:
@@ -65,22 +66,26 @@ def subject_gpus(state: HostState) -> frozenset[str]:
 
 
 def in_company(state: HostState, facts: Sequence[Fact], limits: Thresholds) -> frozenset[str]:
-    """Of GPUs that are newly lost, those beside which another one is lost within the second.
+    """Of GPUs that newly failed for sure, those beside which another one did within the second.
 
     One card off the bus is acted upon at once; with a second one it is worth the time to see
     whether all of them go.
     """
     within = timedelta(seconds=limits.node_window_s)
-    lost = [fact for fact in facts if is_lost(fact)]
+    lost = [fact for fact in facts if _failed(fact)]
     if not lost:
         return frozenset()
     known = [fact for incident in state.incidents for fact in incident.facts]
-    beside = [fact for fact in (*lost, *known, *state.pending) if is_lost(fact)]
+    beside = [fact for fact in (*lost, *known, *state.pending) if _failed(fact)]
     return frozenset(
         fact.subject
         for fact in lost
         if any(o.subject != fact.subject and abs(o.at - fact.at) <= within for o in beside)
     )
+
+
+def _failed(fact: Fact) -> bool:
+    return is_lost(fact) or (fact.hard is not None and is_gpu(fact.subject))
 
 
 def widen(incidents: list[Incident], state: HostState, limits: Thresholds) -> None:
@@ -112,8 +117,8 @@ def darken(incidents: list[Incident], state: HostState) -> None:
     if not state.adapters or len(down) < state.adapters:
         return
     facts = tuple(sorted(down.values(), key=lambda one: one.order))[:_FACTS_MAX]
-    heard = [at for at in (state.frames_at, state.kernel_seen_at) if at is not None]
-    if not heard or max(heard) > facts[-1].at:
+    heard_at = state.heard_at
+    if heard_at is None or heard_at > facts[-1].at:
         return
     for number, incident in enumerate(incidents):
         if incident.subject == NODE_DARK and incident.last == facts[-1].at:
@@ -203,5 +208,5 @@ def _own(fact: Fact) -> bool:
 def _shared(fact: Fact) -> bool:
     """Whether a fact may be the doing of another card, a switch or the driver."""
     if fact.kind is FactKind.HEALTH:
-        return fact.name in _SHARED_HEALTH
+        return fact.name in SHARED_HEALTH
     return fact.role is Role.LINK or (fact.role is Role.RECOVERY and fact.hard is not None)

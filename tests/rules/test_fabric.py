@@ -164,6 +164,137 @@ def test_a_counter_that_was_cleared_has_not_grown(subnet: Subnet) -> None:
     assert subnet.said == []
 
 
+def test_a_port_that_could_not_be_read_at_first_begins_where_it_is_read(subnet: Subnet) -> None:
+    subnet.sweep(0, downlink(3, unread={"counters": "no answer"}))
+    subnet.run(10, 60, downlink(3, unread={"counters": "no answer"}))
+    subnet.run(60, 200, downlink(3, counters={"symbol_error": 40_000, "link_downed": 9}))
+    assert subnet.said == []
+    subnet.run(200, 300, downlink(3, counters={"symbol_error": 44_000, "link_downed": 9}))
+    assert subnet.said != []
+
+
+def test_a_switch_that_did_not_answer_at_first_begins_where_it_answers(subnet: Subnet) -> None:
+    subnet.sweep(0, missing=True)
+    subnet.run(10, 100, downlink(3, counters={"symbol_error": 40_000}))
+    assert subnet.said == []
+
+
+def test_a_port_for_which_there_was_no_room_begins_when_there_is(
+    subnet: Subnet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fabric, "_PORTS_MAX", 2)
+    worn = [downlink(n, counters={"symbol_error": 40_000, "link_downed": 7}) for n in (1, 2, 3)]
+    subnet.run(0, 60, *worn)
+    cleared = [downlink(n, counters={"symbol_error": 0}, reset=True) for n in (1, 2)]
+    subnet.run(60, 200, *cleared, worn[2])
+    assert subnet.said == []
+    subnet.run(200, 300, *cleared, downlink(3, counters={"symbol_error": 44_000, "link_downed": 7}))
+    assert subnet.said != []
+
+
+def test_a_counter_that_is_read_with_more_bits_has_not_grown(subnet: Subnet) -> None:
+    full = downlink(3, counters={"symbol_error": 65_535}, saturated=("symbol_error",))
+    subnet.run(0, 60, full)
+    subnet.run(60, 120, downlink(3, counters={"symbol_error": 4_000_000}))
+    assert subnet.said == []
+
+
+def test_the_errors_of_a_link_that_trains_anew_are_those_of_its_training(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    burst = {"symbol_error": 5_000, "link_error_recovery": 6, "link_downed": 1}
+    subnet.run(10, 400, downlink(3, counters=burst))
+    assert {one.status for one in subnet.said} == {Status.SUSPECTED}
+    more = burst | {"symbol_error": 6_500}
+    subnet.run(400, 500, downlink(3, counters=more))
+    assert subnet.said[-1].status is Status.LOCALIZED
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_port_that_is_down_is_no_fault_while_nobody_knows_what_is_behind_it(
+    subnet: Subnet, known: bool
+) -> None:
+    nobody: dict[str, Any] = {"peer_guid": None, "peer_port": None, "peer_name": None}
+    told = {} if known else nobody
+    subnet.sweep(0)
+    subnet.run(10, 600, downlink(3, state="down", **told))
+    assert subnet.said[-1].status is (Status.LOCALIZED if known else Status.SUSPECTED)
+    assert isinstance(subnet.said[-1], Suspicion) is known
+
+
+def test_a_cable_that_lights_up_at_another_port_left_its_old_one_empty(subnet: Subnet) -> None:
+    subnet.sweep(0, downlink(12, state="down", peer_guid=None, peer_port=None, peer_name=None))
+    gone = downlink(3, state="down")
+    subnet.run(10, 60, gone, downlink(12, state="down", peer_guid=None))
+    moved = {"peer_guid": adapter(3), "peer_name": "hgx03 mlx5_4"}
+    subnet.run(60, 1_500, gone, downlink(12, **moved))
+    assert [one.status for one in subnet.said if one.status is Status.LOCALIZED] == []
+    assert subnet.state.said == {}
+    subnet.run(1_500, 1_520, downlink(3), downlink(12, **moved))
+    subnet.run(1_520, 2_000, downlink(3, state="down"), downlink(12, **moved))
+    assert subnet.said[-1].status is Status.LOCALIZED
+
+
+@pytest.mark.parametrize("name", ["", "   "])
+def test_a_node_or_switch_that_calls_itself_by_blanks_has_no_name(
+    subnet: Subnet, name: str
+) -> None:
+    blank = {"peer_name": name, "peer_guid": SPINE}
+    spine = FabricRecord(
+        id="s", observed_at=at(0), at=at(0), subnet="ib0", guid=SPINE, name=name, ports=()
+    )
+    subnet.take(spine, 0)
+    subnet.sweep(1)
+    subnet.run(10, 200, downlink(3, counters={"symbol_error": 5_000}, **blank))
+    assert subnet.told() == [f"localized ib-link link:{LEAF}/3"]
+
+
+def test_a_counter_that_reads_as_all_ones_once_was_misread(subnet: Subnet) -> None:
+    subnet.sweep(0)
+    subnet.run(10, 20, downlink(3, counters={"symbol_error": (1 << 32) - 1}))
+    subnet.run(20, 200, downlink(3))
+    assert subnet.said == []
+
+
+def test_a_burst_on_all_ports_of_a_switch_is_over_when_it_is_not_counted_on(
+    subnet: Subnet,
+) -> None:
+    for number, expected in ((1, {"suspected"}), (400, {"suspected", "localized"})):
+        switch = Subnet(subnet.rules)
+        switch.sweep(0)
+        for seconds in range(10, 1_500, 10):
+            errors = 5_000 + min(seconds // 10, number) * 100
+            worn = [downlink(n, counters={"symbol_error": errors}) for n in range(1, 17)]
+            switch.sweep(seconds, *worn)
+            switch.tick(seconds + 5)
+        assert {str(one.status) for one in switch.said} == expected
+
+
+def test_a_link_that_was_narrow_when_first_seen_may_be_split_and_is_only_suspected(
+    subnet: Subnet,
+) -> None:
+    subnet.run(0, 900, downlink(9, width=2, width_max=4))
+    assert {one.status for one in subnet.said} == {Status.SUSPECTED}
+    subnet.run(900, 1_500, downlink(9, width=1, width_max=4))
+    assert subnet.said[-1].status is Status.LOCALIZED
+
+
+@pytest.mark.parametrize("off_s", [-3_600, 3_600])
+def test_a_node_whose_clock_is_an_hour_off_has_no_link_that_is_down_for_an_hour(
+    subnet: Subnet, off_s: int
+) -> None:
+    for seconds in range(0, 700, 10):
+        state = "down" if 100 <= seconds < 130 or seconds >= 300 else "active"
+        record = FabricRecord(
+            id=digest("hca", seconds), observed_at=at(seconds + off_s), at=at(seconds + off_s),
+            subnet="ib0", guid=adapter(7), kind="hca", host="hgx07", device="mlx5_4",
+            source="sysfs", ports=(FabricPort(port=1, state=state),),
+        )  # fmt: skip
+        subnet.take(record, seconds)
+        subnet.tick(seconds + 5)
+        sure = [one for one in subnet.said if one.status is Status.LOCALIZED]
+        assert bool(sure) is (seconds >= 540)
+
+
 def test_a_counter_that_stays_at_its_maximum_says_nothing_more(subnet: Subnet) -> None:
     stuck = downlink(3, counters={"symbol_error": 65_535}, saturated=("symbol_error",))
     subnet.sweep(0, stuck)
@@ -288,6 +419,23 @@ def test_a_switch_whose_links_stay_bad_is_the_part_at_fault(subnet: Subnet) -> N
         f"localized ib-switch switch:{LEAF}",
     ]
     assert len({one.incident for one in subnet.said if isinstance(one, Verdict)}) == 1
+
+
+def test_a_switch_that_restarts_beside_one_that_is_gone_is_forgiven_its_links(
+    subnet: Subnet,
+) -> None:
+    down = [downlink(number, state="down") for number in range(1, NODES + 1)]
+    subnet.sweep(0)
+    subnet.sweep(0, guid=SPINE)
+    subnet.run(10, 60, *down, uplink(state="down"))
+    for seconds in range(60, 130, 20):
+        subnet.run(seconds, seconds + 10, *down)
+        subnet.run(seconds + 10, seconds + 20, *down, uplink(state="down"))
+    subnet.sweep(140, guid=SPINE, missing=True)
+    subnet.sweep(141)
+    subnet.tick(160)
+    assert subnet.told()[-1] == f"recovered ib-switch switch:{LEAF}"
+    assert Status.LOCALIZED not in {one.status for one in subnet.said}
 
 
 def test_a_few_nodes_that_go_down_together_are_no_switch(subnet: Subnet) -> None:

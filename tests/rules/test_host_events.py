@@ -230,3 +230,16 @@ def test_a_fault_of_the_card_is_never_an_instance(code: int, node: Any, records:
     node.take(records.kernel(10, 2, code=code, pid=4000))
     node.run_on()
     assert [verdict.domain.kind for verdict in node.latest()] == ["gpu"]
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_a_process_of_an_instance_that_is_gone_names_it_no_more(
+    node: Any, records: Any, mode: bool
+) -> None:
+    node.feed(records.quiet())
+    node.take(_instances(records, 5))
+    left = {"mig": (MigInstance(gi=3, ci=0),)} if mode else {"mig": ()}
+    node.take(records.frame((8, {2: {"mig_enabled": mode, "pcie_width": 16, **left}})))
+    node.take(records.kernel(10, 2, code=94, pid=4001, drain_reset=True))
+    node.run_on()
+    assert {str(one.domain.kind) for one in node.latest()} == {"gpu"}

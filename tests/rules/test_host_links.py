@@ -204,8 +204,65 @@ def test_links_that_flap_together_are_the_nodes_restarts(node: Node, records: Re
 def test_one_link_that_flaps_alone_is_at_fault(node: Node, records: Records) -> None:
     node.feed(two_links(records))
     node.take(fabric(200, "ib-flapping", status=Status.LOCALIZED, weight=0.8), 210)
+    node.take(records.frame((240, {})))
     node.run_on()
     assert [one.status for one in node.latest()] == [Status.LOCALIZED]
+
+
+def test_a_link_that_flaps_while_nothing_is_heard_of_its_node_is_not_judged_yet(
+    node: Node, records: Records
+) -> None:
+    node.feed(two_links(records))
+    node.take(fabric(200, "ib-flapping", status=Status.LOCALIZED, weight=0.8), 210)
+    node.run_on()
+    assert [one.status for one in node.latest()] == [Status.SUSPECTED]
+
+
+@pytest.mark.parametrize("names", [("mlx5_0",), ("mlx5_0", "mlx5_bond_0", "mlx5_bond_1")])
+def test_a_node_that_starts_anew_takes_its_link_down_and_up_whatever_else_it_is_cabled_to(
+    node: Node, records: Records, names: tuple[str, ...]
+) -> None:
+    hcas = tuple(HcaIdentity(name=name) for name in names)
+    node.feed([*records.quiet(), records.inventory(3, hcas=hcas)])
+    node.take(records.frame((4, {}), boot_id="before"))
+    node.take(fabric(200, "ib-flapping", status=Status.LOCALIZED, weight=0.8), 210)
+    node.take(records.frame((240, {}), boot_id="after"))
+    node.run_on()
+    assert [one.status for one in node.latest()] == [Status.SUSPECTED]
+
+
+@pytest.mark.parametrize("behind_s", [0, 3600])
+def test_the_only_link_of_a_node_that_goes_on_living_is_named_and_not_the_node(
+    node: Node, records: Records, behind_s: int
+) -> None:
+    hcas = (HcaIdentity(name="mlx5_0"),)
+    told = records.inventory(3, hcas=hcas, clock_skew_ms=-1000 * behind_s or None)
+    node.feed([*records.quiet(), told])
+    for seconds in range(3900, 3961, 20):
+        node.take(records.frame((seconds - behind_s, {})), seconds)
+    node.take(fabric(3965, "ib-down"), 3990)
+    for seconds in range(3991, 4210, 20):
+        node.take(records.frame((seconds - behind_s, {})), seconds)
+    node.take(fabric(3965, "ib-down", status=Status.LOCALIZED, weight=0.8), 4215)
+    node.run_on()
+    sure = [one.domain.id for one in node.verdicts if one.status is Status.LOCALIZED]
+    assert sure == [f"link:{LEAF}/13"]
+    assert {str(one.status) for one in node.latest()} <= {"localized", "recovered"}
+
+
+def test_a_node_whose_links_are_up_again_is_not_dark_however_silent(
+    node: Node, records: Records
+) -> None:
+    node.feed(two_links(records))
+    for port in (13, 14):
+        node.take(down(200, port), 230)
+    node.tick(233)
+    for port in (13, 14):
+        back = replace(down(260, port), kind="ib-flapping", observed_at=at(270))
+        node.take(back, 270)
+    node.run_on()
+    told = [one.status for one in node.verdicts if one.domain.kind is DomainKind.NODE]
+    assert told == [Status.SUSPECTED, Status.RECOVERED]
 
 
 def test_a_node_that_is_heard_again_was_only_restarted(node: Node, records: Records) -> None:

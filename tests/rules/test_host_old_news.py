@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from evidence.records import GpuStatus, KernelRecord
@@ -66,12 +67,24 @@ def test_a_line_that_was_read_in_time_and_came_late_by_the_broker_counts(
     assert node.told() == ["localized gpu-lost gpu1"]
 
 
-def test_a_line_read_after_a_short_absence_of_the_agent_counts_at_once(
-    node: Any, records: Any
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        (None, "localized gpu-lost gpu1"),
+        (LOST, "localized gpu-lost gpu1"),
+        ({}, "recovered gpu-lost gpu1"),
+    ],
+)
+def test_a_line_read_after_a_short_absence_of_the_agent_counts_unless_nvml_reads_the_card_well(
+    node: Any, records: Any, after: dict[str, Any] | None, told: str
 ) -> None:
     line = records.kernel(-1800, 1, code=79)
     node.take(replace(line, observed_at=records.kernel(1).observed_at), 1)
-    assert node.told() == ["localized gpu-lost gpu1"]
+    if after is not None:
+        node.take(records.frame((2, {1: after})))
+    node.run_on()
+    assert told in node.told()
+    assert ("localized" in {str(one.status) for one in node.verdicts}) is told.startswith("loc")
 
 
 def test_an_old_line_and_a_new_one_of_the_same_card_count(node: Any, records: Any) -> None:

@@ -254,3 +254,66 @@ def test_an_ecc_error_that_a_rank_threw_is_not_taken_back_by_the_oom_killer(
     )
     node.run_on()
     assert node.told() == ["suspected gpu-memory gpu2"]
+
+
+def test_an_uncorrectable_error_of_this_morning_is_no_second_witness_against_a_missing_rank(
+    node: Any, records: Any
+) -> None:
+    grown = {3: {"ecc_volatile_uncorrected": 1, "ecc_aggregate_uncorrected": 4}}
+    node.feed([*records.quiet(), records.frame((9, grown))])
+    node.run_on()
+    for seconds in range(19_000, 19_700, 61):
+        node.take(records.frame((seconds, grown)))
+    node.take(records.suspicion(19_710, 3, stalled_s=19_100))
+    node.run_on()
+    assert {str(one.status) for one in node.verdicts} == {"suspected"}
+
+
+@pytest.mark.parametrize(("degrees", "told"), [(255, []), (97, ["localized gpu-thermal gpu2"])])
+def test_a_temperature_that_no_card_survives_is_a_broken_reading(
+    node: Any, records: Any, degrees: int, told: list[str]
+) -> None:
+    node.feed(records.quiet())
+    for seconds in range(10, 900, 10):
+        node.take(records.frame((seconds, {2: {"temperature_c": degrees}})))
+    node.run_on()
+    assert node.told() == told
+
+
+@pytest.mark.parametrize("flag", ["remap_failure", "sram_threshold_exceeded"])
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_flag_for_good_that_the_next_reading_takes_back_was_misread(
+    node: Any, records: Any, flag: str, apart: bool
+) -> None:
+    misread = (10, {-1: {flag: True}})
+    node.feed(records.quiet())
+    if apart:
+        node.feed([records.frame(misread), records.frame((11, {}))])
+    else:
+        node.take(records.frame(misread, (11, {})))
+    node.run_on()
+    assert node.verdicts == []
+    node.feed([records.frame((20, {2: {flag: True}})), records.frame((30, {2: {flag: True}}))])
+    assert [str(one.status) for one in node.verdicts] == ["localized"]
+
+
+@pytest.mark.parametrize("told_ms", [None, -3_600_000])
+def test_a_plan_explains_a_host_that_told_how_far_its_clock_is_behind(
+    node: Any, records: Any, told_ms: int | None
+) -> None:
+    node.take(records.inventory(0, clock_skew_ms=told_ms))
+    node.take(records.context(4000, ContextKind.GPU_RESET, gpu=2, until_s=4200))
+    node.take(records.kernel(4050 - 3600, 2, code=79), 4050.5)
+    node.tick(4060)
+    (verdict,) = node.latest()
+    assert (verdict.explained_by is not None) is (told_ms is not None)
+
+
+def test_a_plan_of_an_hour_ago_does_not_explain_a_host_whose_clock_is_an_hour_behind(
+    node: Any, records: Any
+) -> None:
+    node.take(records.inventory(0, clock_skew_ms=-3_600_000))
+    node.take(records.context(4000, ContextKind.GPU_RESET, gpu=2, until_s=4200))
+    node.take(records.kernel(4050, 2, code=79), 7650.5)
+    node.tick(7660)
+    assert node.told() == ["localized gpu-lost gpu2"]

@@ -310,6 +310,18 @@ def test_gpus_lost_one_after_the_other_within_a_second_become_the_node(
     assert len(whole.victims) == 8, "the first one, which was acted upon, is named with the rest"
 
 
+def test_a_reset_that_the_driver_wants_of_one_card_after_the_other_waits_for_the_rest(
+    node: Any, records: Any
+) -> None:
+    node.take(records.inventory(0))
+    node.take(records.kernel(1, 0, code=79))
+    for gpu in range(1, 8):
+        node.take(records.kernel(1.05 + gpu / 10, gpu, code=95, reset=True))
+    assert node.told() == ["localized gpu-lost gpu0"]
+    node.tick(4)
+    assert "localized" not in {str(one.status) for one in node.verdicts[1:]}
+
+
 def test_a_node_that_stays_lost_is_localized_after_its_wait(node: Any, records: Any) -> None:
     for n in range(32):
         node.take(records.frame((1 + 30 * n, {-1: LOST} if n else {})))

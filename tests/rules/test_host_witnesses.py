@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, Domain, DomainKind, Status, Witness
 from evidence.records import ContextKind, GpuStatus, KernelKind
+from tests.rules.conftest import PCI
 
 LOST = {"status": GpuStatus.LOST, "error": 15}
 STUCK = {"status": GpuStatus.TIMEOUT}
@@ -279,8 +280,61 @@ UNITS = (
     ),
 )
 
+STUCK_BESIDE = dict.fromkeys(range(8), STUCK)
+ALIKE = (
+    (
+        "beside a card that failed before, NVML's standing still is no second witness",
+        lambda r: [
+            r.frame((1, {})),
+            r.kernel(5, 1, code=119),
+            r.frame((6, STUCK_BESIDE), (40, STUCK_BESIDE)),
+            r.kernel(70, 2, code=119),
+            r.kernel(90, 6, code=119),
+            r.frame((95, STUCK_BESIDE)),
+        ],
+        (
+            "localized gpu-firmware gpu1",
+            *(f"suspected gpu-firmware gpu{gpu}" for gpu in (0, 2, 3, 4, 5, 6, 7)),
+        ),
+    ),
+    (
+        "errors of all cards that are counted anew at once are nobody's",
+        lambda r: [
+            r.frame((1, {})),
+            r.frame((10, {-1: {"ecc_aggregate_uncorrected": 210}})),
+            r.frame((20, {-1: {"ecc_aggregate_uncorrected": 210}})),
+        ],
+        tuple(f"suspected gpu-memory gpu{gpu}" for gpu in range(8)),
+    ),
+    (
+        "the dead end of the link of a card that is reset on purpose is nobody's fault",
+        lambda r: [
+            *r.quiet(),
+            r.context(10, ContextKind.GPU_RESET, gpu=1, until_s=100),
+            r.sxid(20, 20034, "fatal"),
+            r.kernel(20.1, 0, code=74, link=3),
+            r.kernel(20.1, 2, code=74, link=3),
+            r.frame((40, {})),
+        ],
+        ("suspected nvswitch node", "victim nvlink gpu0", "victim nvlink gpu2"),
+    ),
+)
+
+
+def single(r: Any) -> list[Any]:
+    """Exceptions on one unit in three people's jobs that had this one card each."""
+    found = unit(r, (0, 0, 0))
+    return [replace(one, pci=PCI[6]) if hasattr(one, "owner") else one for one in found]
+
+
 CASES: tuple[tuple[Any, ...], ...] = (
     *WITNESSES,
+    *ALIKE,
+    (
+        "exceptions on one unit of jobs that had no other card beside it are suspected",
+        single,
+        ("software software gpu6", "software software gpu6", "suspected gpu-compute gpu6"),
+    ),
     *UNITS,
     *CONTEXT,
     *REPEATS,

@@ -85,6 +85,8 @@ KERNEL = Sieve(
         rb"mce:",
         rb"peermem",
         rb"oom",
+        rb"\]: segfault at ",
+        rb"traps: ",
         rb"fabricmanager",
         # pcieport 0000:00:03.0: AER: ...   /   mlx5_core 0000:65:00.0 ens15np0: ...
         rb":[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7][: ]",

@@ -18,6 +18,7 @@ from rules.thresholds import Thresholds
 from rules.widening import NODE_LOST, is_gpu, is_lost
 
 __all__ = [
+    "KILLED",
     "chain_confirmed",
     "culprit_beside",
     "culprits",
@@ -29,6 +30,11 @@ __all__ = [
     "with_implied",
 ]
 
+#: How a process can die without its card's doing, by the fact that tells of it.
+KILLED = {
+    "oom": "The host ran out of memory and killed a process",
+    "segfault": "A process on the host died of a fault of its own",
+}
 #: What the neighbours of a lost GPU see: dead links, poison, faults on its memory.
 _FROM_LOST = frozenset(
     {Role.LINK, Role.CONTAINED, Role.CONSEQUENCE, Role.APPLICATION, Role.RECOVERY}
@@ -118,7 +124,7 @@ def _bus(address: str) -> tuple[str, str]:
 
 
 def killed_process(incident: Incident, suspicion: Suspicion | None, scene: Scene) -> Fact | None:
-    """The process that the host's OOM killer ended before a rank was missed, if there is one.
+    """The process that died on the host before a rank was missed, if its kernel tells of one.
 
     What a rank threw about its own card is not taken back by it.
     """
@@ -130,7 +136,7 @@ def killed_process(incident: Incident, suspicion: Suspicion | None, scene: Scene
         for other in scene.others(incident)
         if other.subject == "node:"
         for fact in other.facts
-        if fact.name == "oom" and suspicion.at - before <= fact.at <= suspicion.observed_at
+        if fact.name in KILLED and suspicion.at - before <= fact.at <= suspicion.observed_at
     ]
     return max(ended, key=lambda fact: fact.order, default=None)
 

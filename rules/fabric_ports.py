@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from evidence.decisions import EvidenceRef
-from evidence.records import FabricPort, FabricRecord
+from evidence.records import FabricPort, FabricRecord, Optics
 from rules.fabric_state import Port
 from rules.thresholds import Thresholds
 
@@ -100,6 +100,9 @@ def observe_port(
     if up and _is_narrow(port) and not new and slow != before.degraded:
         # One that was so at first sight may be split: a lane is lost only where there was one.
         narrow_since, ref = at, _ref(record, port, at, slow)
+    optics = before.optics if port.optics is None else _optics(port.optics)
+    if optics and optics != before.optics:
+        ref = _ref(record, port, at, optics)
     peer = _peer(before, port, record)
     after = replace(
         before,
@@ -109,6 +112,7 @@ def observe_port(
         down_since=down_since,
         flaps=flaps,
         degraded=slow,
+        optics=optics,
         narrow_since=narrow_since,
         ref=ref,
         **peer,
@@ -166,6 +170,24 @@ def _peer(before: Port, port: FabricPort, record: FabricRecord) -> dict[str, obj
     }
 
 
+def _optics(told: Optics) -> str:
+    """What of a module is outside its own limits, in words; nothing where it is well or silent."""
+    found = []
+    hot, limit = told.temperature_c, told.temperature_high_c
+    if hot is not None and limit is not None and hot > limit:
+        found.append(f"{hot:g} C of at most {limit:g}")
+    for name, lanes, low, high in (
+        ("receives", told.rx_dbm, told.rx_low_dbm, told.rx_high_dbm),
+        ("sends", told.tx_dbm, told.tx_low_dbm, told.tx_high_dbm),
+    ):
+        dim = [one for one in lanes if low is not None and one < low]
+        bright = [one for one in lanes if high is not None and one > high]
+        if dim or bright:
+            worst = min(dim) if dim else max(bright)
+            found.append(f"{name} {worst:g} dBm (its limits: {low} to {high})")
+    return "its module " + ", ".join(found) if found else ""
+
+
 def _is_narrow(port: FabricPort) -> bool:
     return bool(port.width and port.width_max and port.width < port.width_max)
 
@@ -198,6 +220,7 @@ def quiet(port: Port, now: datetime) -> bool:
         and port.down_since is None
         and not port.flaps
         and not port.degraded
+        and not port.optics
     )
 
 
@@ -221,8 +244,10 @@ def assess(port: Port, now: datetime, limits: Thresholds) -> Finding:
     """How bad a port is at ``now``, by what it did within the last hour."""
     findings = (_down(port, now, limits), _flapping(port, now, limits), _errors(port, now, limits))
     worst = max(findings, key=lambda one: one.level)
-    if worst.level or not port.degraded:
+    if worst.level or not (port.degraded or port.optics):
         return worst
+    if not port.degraded:
+        return Finding(1, "optics", port.optics)
     since = port.narrow_since
     if since is not None and (now - since).total_seconds() >= limits.ib_down_s:
         # A speed may be set; a lane is only ever lost.

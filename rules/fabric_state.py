@@ -29,6 +29,7 @@ class Port(Struct, frozen=True, kw_only=True, omit_defaults=True):
     down_since: datetime | None = None
     flaps: tuple[datetime, ...] = ()
     degraded: str = ""
+    optics: str = ""
     narrow_since: datetime | None = None
     peer_guid: str | None = None
     peer_port: int | None = None

@@ -315,6 +315,12 @@ def _out_of_memory(record: KernelRecord, plain: Fact, state: HostState, rules: R
     return replace(plain, name="oom", role=Role.APPLICATION, cause=Cause.SOFTWARE, rank=30)
 
 
+def _crashed(record: KernelRecord, plain: Fact, state: HostState, rules: Rules) -> Fact:
+    """A process that a fault of its own ended: nothing of the hardware's by itself."""
+    del record, state, rules
+    return replace(plain, name="segfault", role=Role.APPLICATION, cause=Cause.SOFTWARE, rank=30)
+
+
 _FALLEN_OFF = 79
 _UNKNOWN = 0.2
 _Reader = Callable[[KernelRecord, Fact, HostState, Rules], Fact | None]
@@ -328,4 +334,5 @@ _READERS: dict[KernelKind, _Reader] = {
     KernelKind.PCIEHP: _port,
     KernelKind.MCE: _machine_check,
     KernelKind.OOM: _out_of_memory,
+    KernelKind.SEGFAULT: _crashed,
 }

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from evidence.decisions import EvidenceRef, Says, Status, Verdict, Witness
+from evidence.decisions import DomainKind, EvidenceRef, Says, Status, Verdict, Witness
 from evidence.identity import digest
 from evidence.records import GpuStatus
 from rules.attribution import rule_of
@@ -90,7 +90,9 @@ def _asked_for(health: dict[str, GpuHealth], wanted: dict[str, datetime]) -> dic
 def _reaches(incident: Incident) -> bool:
     """Whether an incident can change what is said about other parts of the host."""
     return incident.news and any(
-        fact.role in _REACHING or fact.kind in (FactKind.PORT, FactKind.SWITCH, FactKind.HEALTH)
+        fact.role in _REACHING
+        or fact.kind in (FactKind.PORT, FactKind.SWITCH, FactKind.HEALTH)
+        or (fact.suspicion is not None and fact.suspicion.domain.kind is DomainKind.LINK)
         for fact in incident.facts
     )
 

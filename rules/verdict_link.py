@@ -22,7 +22,7 @@ from rules.widening import LINK_DOWN, NODE_DARK, last_word, links_down
 
 __all__ = ["blamed_link", "judge_dark", "judge_link"]
 
-_DEGRADED, _FLAPPING = "ib-degraded", "ib-flapping"
+_DEGRADED, _FLAPPING, _OPTICS = "ib-degraded", "ib-flapping", "ib-optics"
 #: What a link does whose node is off or restarts, and the words for it.
 _ABSENT = {
     LINK_DOWN: " is down, and so may be the node",
@@ -75,7 +75,11 @@ def _only_watched(last: Fact) -> bool:
     """Whether what was counted is too little to tell anybody unless a job failed beside it."""
     told = last.suspicion
     assert told is not None
-    return told.status is not Status.LOCALIZED and told.kind not in (LINK_DOWN, _DEGRADED)
+    return told.status is not Status.LOCALIZED and told.kind not in (
+        LINK_DOWN,
+        _DEGRADED,
+        _OPTICS,
+    )
 
 
 def _weigh(

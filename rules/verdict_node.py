@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, Domain, DomainKind, Recovery, Says, Status, Witness
 from rules.catalog import Role
-from rules.causality import is_whole_switch, may_be_above
+from rules.causality import KILLED, is_whole_switch, may_be_above
 from rules.gathering import root_of
 from rules.host_state import Fact, FactKind, Incident
 from rules.scene import Judgement, Scene, gpu_domain, node_domain, witness
@@ -243,11 +243,11 @@ def judge_node(incident: Incident, facts: Sequence[Fact], scene: Scene) -> Judge
     if not stalls:
         return None
     told = judge_suspicion(incident, stalls, scene)
-    killed = [fact for fact in facts if fact.name == "oom"]
+    killed = [fact for fact in facts if fact.name in KILLED]
     if told is None or not killed or told.status is Status.VICTIM:
         return told
-    words = killed[0].words
-    return replace_judgement(told, f"The host ran out of memory and killed a process: {words}.")
+    why = KILLED[killed[0].name]
+    return replace_judgement(told, f"{why}: {killed[0].words}.")
 
 
 def replace_judgement(told: Judgement, reason: str) -> Judgement:

@@ -17,6 +17,7 @@ from collectors.kernel.host import (
     parse_oom,
     parse_pci_device,
     parse_peermem,
+    parse_segfault,
 )
 from collectors.kernel.nvidia import parse_nvrm, parse_sxid
 from evidence.records import KernelKind
@@ -45,6 +46,7 @@ _BY_FIRST_WORD: dict[str, _Parse] = {
     "nvidia_peermem": parse_peermem,
     "nvidia_peermem:": parse_peermem,
     "oom_reaper:": parse_oom,
+    "traps:": parse_segfault,
 }
 FIRST_WORDS = frozenset(_BY_FIRST_WORD)
 # dcgm-monitor[4711]: saw "NVRM: Xid (PCI:0000:3b:00): 79, ..." (a process quotes the kernel)
@@ -72,7 +74,7 @@ def of_interest(text: str) -> KernelFields | None:
         return parse_mce(text)
     if "oom-kill" in text:
         return parse_oom(text)
-    return None
+    return parse_segfault(text) if "]: segfault at " in text else None
 
 
 def _out_of_place(text: str) -> KernelFields | None:

@@ -20,6 +20,7 @@ __all__ = [
     "parse_oom",
     "parse_pci_device",
     "parse_peermem",
+    "parse_segfault",
 ]
 
 _BDF = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
@@ -284,6 +285,25 @@ def parse_oom(text: str) -> KernelFields | None:
     elif (found := _OOM_KILL.search(text)) is not None:
         fields["pid"], fields["process"] = int(found[2]), found[1]
     return fields
+
+
+# python3[51807]: segfault at 7f3a00000008 ip 00007f3a1c2b5e10 sp 00007ffd3c1e0a40 error 4 in libc
+_SEGFAULT = re.compile(r"([^\[\]]{1,64})\[(\d{1,10})\]: segfault at ")
+# traps: python3[51807] general protection fault ip:7f3a1c2b5e10 sp:7ffd3c1e0a40 error:0 in libc
+_TRAP = re.compile(r"traps: ([^\[\]]{1,64})\[(\d{1,10})\] (?:general protection fault|trap )")
+
+
+def parse_segfault(text: str) -> KernelFields | None:
+    """Parse what the kernel says of a process that a fault of its own ended."""
+    found = _SEGFAULT.match(text) or _TRAP.match(text)
+    if found is None:
+        return None
+    return {
+        "kind": KernelKind.SEGFAULT,
+        "message": text.rstrip(),
+        "process": found[1],
+        "pid": int(found[2]),
+    }
 
 
 # INFO: task cache_mgr_event:620917 blocked for more than 120 seconds.

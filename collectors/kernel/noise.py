@@ -49,6 +49,7 @@ def loud_lines(texts: list[str]) -> list[int]:  # noqa: C901 (flat: a call a lin
             or "Xid" in text
             or "NVRM:" in text
             or "oom-kill" in text
+            or "]: segfault at " in text
             or "[Hardware" in word
             or len(text) > LONGEST_MESSAGE
         ):

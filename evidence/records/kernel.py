@@ -31,6 +31,7 @@ class KernelKind(StrEnum):
     PEERMEM = "peermem"
     MCE = "mce"
     OOM = "oom"
+    SEGFAULT = "segfault"
     HUNG_TASK = "hung-task"
     FABRIC_MANAGER = "fabric-manager"
     OVERRUN = "overrun"

@@ -802,6 +802,26 @@ _HOSTS: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     (
+        "python3[51807]: segfault at 7f3a8 ip 00007f3a1c2b sp 00007ffd3c1e error 4 in libc.so.6",
+        {
+            "kind": _K.SEGFAULT,
+            "pid": 51807,
+            "process": "python3",
+            "message": "python3[51807]: segfault at 7f3a8 ip 00007f3a1c2b sp 00007ffd3c1e error 4"
+            " in libc.so.6",
+        },
+    ),
+    (
+        "traps: pt_main_thread[7] general protection fault ip:7f3a sp:7ffd error:0 in libcuda.so",
+        {
+            "kind": _K.SEGFAULT,
+            "pid": 7,
+            "process": "pt_main_thread",
+            "message": "traps: pt_main_thread[7] general protection fault ip:7f3a sp:7ffd error:0"
+            " in libcuda.so",
+        },
+    ),
+    (
         "INFO: task cache_mgr:event:620917 blocked for more than 362 seconds.",
         {
             "kind": _K.HUNG_TASK,

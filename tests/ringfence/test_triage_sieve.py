@@ -78,6 +78,7 @@ def test_no_first_word_of_a_kernel_message_is_passed_over(word: str) -> None:
         "NETDEV": " WATCHDOG: eth0 (mlx5_core): transmit queue 0 timed out",
         "Out": " of memory: Killed process 4242 (python) total-vm:9000000kB",
         "infiniband": " mlx5_0: create_qp:3192:(pid 4323): Create QP type 2 failed",
+        "traps:": " python3[51807] general protection fault ip:7f3a1c2b5e10 sp:7ffd error:0",
         "oom_reaper:": " reaped process 4242 (python), now anon-rss:0kB",
     }.get(word, " hello")
     message = word + rest

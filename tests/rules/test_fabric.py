@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evidence.decisions import Cause, DomainKind, Says, Status, Suspicion, Verdict
 from evidence.identity import digest
-from evidence.records import FabricPort, FabricRecord, Tick
+from evidence.records import FabricPort, FabricRecord, Optics, Tick
 from rules import fabric, tables
 from rules.fabric_state import FabricState
 from rules.stage import Arrived
@@ -379,6 +379,19 @@ def test_a_node_whose_adapters_are_told_too_is_still_told_of_its_link(subnet: Su
     subnet.run(10, 420, downlink(7, state="down"))
     assert {type(one) for one in subnet.said} == {Suspicion}
     assert {one.domain.id for one in subnet.said} == {f"link:{LEAF}/7"}
+
+
+def test_a_module_outside_its_own_limits_is_suspected_and_no_more(subnet: Subnet) -> None:
+    dim = Optics(rx_dbm=(-1.2, -14.7, -1.1, -1.3), rx_low_dbm=-10.4, rx_high_dbm=6.0)
+    well = Optics(rx_dbm=(-1.2, -1.4, -1.1, -1.3), rx_low_dbm=-10.4, rx_high_dbm=6.0)
+    subnet.sweep(0, downlink(5, optics=well))
+    assert subnet.state.ports == {}
+    subnet.run(10, 60, downlink(5, optics=dim))
+    subnet.run(60, 120)
+    assert subnet.told() == [f"suspected ib-link link:{LEAF}/5"]
+    assert "receives -14.7 dBm" in subnet.said[0].reason
+    subnet.run(120, 160, downlink(5, optics=well))
+    assert subnet.told()[-1] == f"recovered ib-link link:{LEAF}/5"
 
 
 def test_a_link_between_switches_has_no_host_and_is_a_verdict_once(subnet: Subnet) -> None:

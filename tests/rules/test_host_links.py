@@ -80,6 +80,18 @@ def test_a_few_errors_and_a_job_that_failed_there_name_the_link_once(
     assert {one.witness for one in verdict.testimony} == {Witness.FABRIC, Witness.COLLECTIVE}
 
 
+def test_errors_that_were_watched_are_remembered_when_a_job_fails_minutes_later(
+    node: Node, records: Records
+) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(20))
+    node.tick(40)
+    assert node.verdicts == []
+    node.take(failed_here(records, 300))
+    node.run_on()
+    assert [one.status for one in node.latest()] == [Status.LOCALIZED]
+
+
 def test_a_few_errors_on_another_adapter_than_the_jobs_are_not_worth_a_word(
     node: Node, records: Records
 ) -> None:
@@ -136,6 +148,18 @@ def test_a_slow_link_is_suspected_and_no_more(node: Node, records: Records) -> N
     node.take(failed_here(records, 21))
     node.run_on()
     assert {one.status for one in node.latest()} == {Status.SUSPECTED}
+
+
+def test_a_module_outside_its_limits_is_told_and_with_a_failed_job_it_is_the_link(
+    node: Node, records: Records
+) -> None:
+    node.feed(records.quiet())
+    node.take(fabric(20, "ib-optics"))
+    node.tick(30)
+    assert [one.status for one in node.latest()] == [Status.SUSPECTED]
+    node.take(failed_here(records, 60))
+    node.run_on()
+    assert node.latest()[0].status is Status.LOCALIZED
 
 
 def test_maintenance_of_the_node_explains_its_link(node: Node, records: Records) -> None:

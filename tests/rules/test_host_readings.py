@@ -238,6 +238,19 @@ def test_a_rank_that_the_oom_killer_ended_is_software(node: Any, records: Any) -
     }
 
 
+def test_a_rank_whose_process_the_kernel_saw_crash_is_software(node: Any, records: Any) -> None:
+    node.feed(records.quiet())
+    message = "python3[51807]: segfault at 7f3a8 ip 00007f3a1c2b sp 00007ffd3c1e error 4"
+    node.take(
+        records.kernel(9, kind=KernelKind.SEGFAULT, code=None, pci=None, pid=51807, message=message)
+    )
+    node.take(records.suspicion(20, gpu=1))
+    node.take(records.frame((40, {})))
+    node.run_on()
+    assert node.told() == ["software software gpu1"]
+    assert "segfault" in node.latest()[0].reason
+
+
 def test_an_ecc_error_that_a_rank_threw_is_not_taken_back_by_the_oom_killer(
     node: Any, records: Any
 ) -> None:

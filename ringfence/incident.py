@@ -83,7 +83,9 @@ class Incident:
         self.culprit_rank = self.training.index(self.victim_node) * _GPUS + self.culprit.index
         self.quitter_rank = self._draw.randrange(1, 2 * _GPUS)
         self.reset_node = self.other[0]
-        self.reset_gpu = self._draw.choice(self.reset_node.gpus)
+        # Another card than the quitter's: one scene must not explain the other.
+        quitter = self.other[self.quitter_rank // _GPUS].gpus[self.quitter_rank % _GPUS]
+        self.reset_gpu = self._draw.choice([g for g in self.reset_node.gpus if g is not quitter])
         self.reset_at = self.began + timedelta(seconds=_TIMEOUT_S + 20)
 
     def kernel_log(self, node: Node) -> Path:

@@ -56,3 +56,10 @@ def test_every_rank_but_the_dead_one_times_out_ten_minutes_later(tmp_path: Path)
     assert set(joined) - timed_out == {incident.culprit_rank}
     assert len(joined) == 32
     assert joined[incident.culprit_rank] == (incident.victim_node.host, incident.culprit.pci)
+
+
+def test_the_scenes_never_share_a_card(tmp_path: Path) -> None:
+    for seed in range(200):
+        incident = Incident(tmp_path, NOW, seed=seed)
+        quitter = incident.other[incident.quitter_rank // 8].gpus[incident.quitter_rank % 8]
+        assert incident.reset_gpu is not quitter

@@ -5,6 +5,7 @@ table write outside an event (`Runner` writes through the table's changelog, by 
 exception out of an agent.
 """
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,13 +17,14 @@ from aiokafka.errors import (  # type: ignore[import-untyped]
     MessageSizeTooLargeError,
     RecordTooLargeError,
 )
+from faust.assignor.partition_assignor import PartitionAssignor
 from faust.auth import SASLCredentials, SSLCredentials
 from faust.exceptions import ProducerSendError
 from faust.tables.manager import TableManager
 from faust.transport.drivers.aiokafka import Producer
 
 from evidence.transport import Kafka as Cluster
-from streams.config import TooLargeError, WorkerConfig
+from streams.config import TooLargeError, WorkerConfig, WorkerCrashed
 from streams.consumer import SafeConsumer
 from streams.routing import Outgoing
 from streams.runner import Runner
@@ -41,6 +43,22 @@ class _SafeProducer(Producer):
 
     def _settings_extra(self) -> Mapping[str, Any]:
         return {"acks": "all", "enable_idempotence": True}
+
+
+class _WholeAssignor(PartitionAssignor):
+    """Faust's assignor, which must see every topic.
+
+    Right after a broker's restart Kafka may tell of none. Faust then hands out nothing, for good:
+    the worker ends instead, and its next start reads anew.
+    """
+
+    def assign(self, cluster: Any, member_metadata: Any) -> Any:  # noqa: ANN401 (Faust's types)
+        wanted = {topic for one in member_metadata.values() for topic in one.subscription}
+        unseen = sorted(topic for topic in wanted if not cluster.partitions_for_topic(topic))
+        if unseen:
+            sentence = f"Kafka tells of {len(unseen)} of the topics nothing yet ({unseen[0]} ...)"
+            asyncio.ensure_future(self.app.crash(WorkerCrashed(sentence)))  # noqa: RUF006
+        return super().assign(cluster, member_metadata)
 
 
 class _PromptTables(TableManager):
@@ -86,6 +104,7 @@ def build(
         topic_disable_leader=True,
         web_enabled=False,
         TableManager=_PromptTables,
+        PartitionAssignor=_WholeAssignor,
     )
     # One transport each, of this app alone: Faust looks the classes up on it.
     vars(app.producer_transport)["Producer"] = _SafeProducer

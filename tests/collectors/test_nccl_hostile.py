@@ -1,6 +1,5 @@
 """Folders that somebody else fills: links in circles, closed doors, thousands of files."""
 
-import contextlib
 import os
 import resource
 import shutil
@@ -10,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from powerless import nobody
 
 from collectors.collector import Unavailable
 from collectors.follow import Follower
@@ -17,7 +17,6 @@ from collectors.nccl import NcclCollector
 from collectors.nccl.flight_recorder import FlightRecorderCollector
 from collectors.nccl.pattern import find, matcher
 
-NOBODY = 65_534
 TIMEOUT = (
     b"[rank%d]:[E506 07:08:09.1 ProcessGroupNCCL.cpp:632] [Rank %d] Watchdog caught collective "
     b"operation timeout: WorkNCCL(SeqNum=%d, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, "
@@ -71,19 +70,6 @@ def shared() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def nobody() -> Iterator[None]:
-    """As a user without powers: root may enter every folder."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 def test_links_in_a_circle_under_two_stars_end(tmp_path: Path) -> None:

@@ -1,21 +1,18 @@
 """A state folder that is not ours, or is none: the agent works, without a memory."""
 
-import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from powerless import nobody
 
 from collectors.agent import AgentConfig
 from collectors.registry import node_of, sources_of
 from collectors.shipping.backlog import Parcel
 from collectors.shipping.spool_keeper import SpoolKeeper
 from evidence.transport import Kafka
-
-NOBODY = 65_534
 
 
 @pytest.fixture
@@ -25,19 +22,6 @@ def folder() -> Iterator[Path]:
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
-
-
-@contextlib.contextmanager
-def nobody() -> Iterator[None]:
-    """As a user without powers: root may enter every folder."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
 
 
 def closed(folder: Path) -> Path:

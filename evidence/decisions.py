@@ -344,12 +344,17 @@ class Request(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="request/
 
 
 class AckStatus(StrEnum):
-    """What a scheduler did about a command."""
+    """What a scheduler did about a command.
+
+    ``REFUSED`` is a command that a consumer will not carry out: unsigned, altered, replayed, of an
+    older generation, or over the consumer's own budget.
+    """
 
     DONE = "done"
     FAILED = "failed"
     EXPIRED = "expired"
     SKIPPED = "skipped"
+    REFUSED = "refused"
 
 
 class Ack(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ack/1"):

@@ -66,6 +66,8 @@ def answered(pending: Pending, ack: Ack, now: datetime, policy: Policy) -> Pendi
         case AckStatus.SKIPPED:
             settled = release or command.dry_run or command.held is not None
             return None if settled else pending
+        case AckStatus.REFUSED:
+            return pending  # another scheduler may take it; it ends when its time is up
         case AckStatus.EXPIRED:
             return pending if release else None
         case AckStatus.FAILED:

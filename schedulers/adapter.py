@@ -1,14 +1,17 @@
-"""The one interface of this folder: an adapter carries out one command and says how it went.
+"""The interfaces of this folder: an adapter carries out one command and says how it went.
 
-It must be idempotent: after a crash in the middle the same command is carried out again.
+It must be idempotent: after a crash in the middle the same command is carried out again. One that
+can look also tells what its scheduler says now; the consumer publishes that, not the adapter.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
-from evidence.decisions import AckStatus, Command
+from evidence.decisions import AckStatus, Command, Domain
+from evidence.records import ContextRecord
 
-__all__ = ["Adapter", "Outcome", "SchedulerError"]
+__all__ = ["Adapter", "Observing", "Outcome", "SchedulerError", "Standing", "View"]
 
 
 class SchedulerError(Exception):
@@ -37,3 +40,37 @@ class Adapter(Protocol):
         Idempotent: carrying it out twice leaves what carrying it out once leaves. A failure is an
         Outcome, not an exception.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A part that the scheduler keeps out of service now.
+
+    ``command`` is the id in the mark that we left; None where somebody else took it out.
+    """
+
+    domain: Domain
+    command: str | None = None
+    by: str = ""
+    reason: str = ""
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a scheduler says at one moment: what is out of service, and what is planned or runs.
+
+    ``context`` has allocations, drains by others, maintenance and reboots as records whose ids
+    depend on what they tell, so that the same view gives the same records.
+    """
+
+    at: datetime
+    standing: tuple[Standing, ...] = ()
+    context: tuple[ContextRecord, ...] = ()
+
+
+class Observing(Protocol):
+    """An adapter that can look."""
+
+    def observe(self) -> View:
+        """What the scheduler says now; raises SchedulerError where it does not answer."""

@@ -53,6 +53,7 @@ _ALL = (
     Topic("fabric", Key.SUBNET, (records.FabricRecord, records.Tick)),
     Topic("inventory", Key.HOST, (records.InventoryRecord, records.Tick), compacted=True),
     Topic("context", Key.HOST, (records.ContextRecord, records.Tick)),
+    Topic("growth", Key.HOST, (records.GrowthRecord,)),
     Topic("suspicions", Key.HOST, (decisions.Suspicion, records.Tick)),
     Topic("verdicts", Key.CLUSTER, (decisions.Verdict, records.Tick)),
     Topic("requests", Key.CLUSTER, (decisions.Request,)),

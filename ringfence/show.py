@@ -1,5 +1,6 @@
 """What a person sees: records, verdicts and reasons as text, plain enough to paste in a ticket."""
 
+import itertools
 import json
 import shlex
 from collections.abc import Iterable, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collectors.doctor import Finding
     from ringfence.replay import Replayed
     from ringfence.triage import Triage
-    from warehouse.why import Why
+    from warehouse.why import Evidence, Why
 
 __all__ = [
     "ack",
@@ -29,6 +30,7 @@ __all__ = [
     "findings",
     "headline",
     "one_line",
+    "proof_period",
     "replay_command",
     "replayed",
     "screen",
@@ -47,6 +49,7 @@ _COLOUR = {
     Status.RECOVERED: "green",
 }
 _VICTIMS_SHOWN, _EVIDENCE_SHOWN = 8, 6
+_ROWS_SHOWN = 10_000
 #: A decision is looked for this long before and after it was made.
 _AROUND = timedelta(minutes=1)
 _ISO = "%Y-%m-%dT%H:%M:%SZ"
@@ -73,18 +76,23 @@ def one_line(record: Struct) -> str:
 
 
 def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows as a table on a terminal, nothing cut; tab-separated where another program reads."""
-    texts = [["" if value is None else str(value) for value in row] for row in rows]
+    """Rows as a table on a terminal, nothing cut; tab-separated where another program reads.
+
+    A terminal gets the first ten thousand rows: a table needs all it shows at once.
+    """
+    texts = (["" if value is None else str(value) for value in row] for row in rows)
     if not console.is_terminal:
-        for cells in (columns, *texts):
+        for cells in itertools.chain([columns], texts):
             console.file.write("\t".join(" ".join(cell.split()) for cell in cells) + "\n")
         return
     grid = Table()
     for name in columns:
         grid.add_column(escape(name), overflow="fold")
-    for cells in texts:
+    for cells in itertools.islice(texts, _ROWS_SHOWN):
         grid.add_row(*map(escape, cells))
     console.print(grid)
+    if next(texts, None) is not None:
+        _say(console, f"and more than these {_ROWS_SHOWN} rows: --format csv has all", "yellow")
 
 
 def findings(console: Console, found: Iterable["Finding"]) -> None:
@@ -190,22 +198,58 @@ def triage(console: Console, found: "Triage") -> None:
 
 
 def why(console: Console, found: "Why") -> None:
-    """A command's whole story, oldest first."""
+    """A command's whole story, oldest first: what was thought, what it rests on, what followed."""
     command(console, found.command)
     for one in found.verdicts:
         console.print(f"revision {one.revision}, decided {_time(one.decided_at)}", style="dim")
         verdict(console, one)
+    for suspicion in found.suspicions:
+        what = f"{suspicion.witness} {suspicion.says} {domain(suspicion.domain)}"
+        _print(console, f"suspicion {suspicion.kind} at {_time(suspicion.at)}: {escape(what)}")
+        if suspicion.reason:
+            _say(console, suspicion.reason)
+    if found.evidence:
+        console.print("evidence as stored:", style="dim")
+    for record in found.evidence:
+        _say(console, _as_stored(record), style=None if record.stored else "yellow")
     for one_ack in found.acks:
         ack(console, one_ack)
+    for state in found.states:
+        holds = "; ".join(f"{hold.cause} by {hold.by}" for hold in state.holds)
+        what = f"out of service ({holds})" if state.isolated else "in service"
+        note = f": {state.note}" if state.note else ""
+        _print(console, escape(f"{_time(state.at)} {state.domain_id} {what}{note}"))
+    for asked in found.requests:
+        _print(
+            console, escape(f"{_time(asked.at)} {asked.by} asked: {asked.action} {asked.reason}")
+        )
+    for release in found.releases:
+        command(console, release)
     _say(console, f"prove it: {replay_command(found)}", style="dim")
+
+
+def _as_stored(record: "Evidence") -> str:
+    """The raw line or the values of a record, and where it was read and stored."""
+    ref = record.ref
+    where = f"{record.file}:{record.line or ''}" if record.file else ref.source
+    if not record.stored:
+        return f"{_time(ref.at)} {where} {ref.id} is not in the warehouse: {ref.text}"
+    values = record.values or {}
+    text = record.raw or "  ".join(f"{name}={value}" for name, value in values.items())
+    return f"{_time(ref.at)} {where} [{record.stored_in}] {text}"
+
+
+def proof_period(found: "Why") -> tuple[datetime, datetime]:
+    """When a command and its verdicts were decided, with a minute around it."""
+    since = min((one.decided_at for one in found.verdicts), default=found.command.issued_at)
+    return since - _AROUND, found.command.issued_at + _AROUND
 
 
 def replay_command(found: "Why") -> str:
     """The command line that makes the decision again from the stored records."""
-    since = min((one.decided_at for one in found.verdicts), default=found.command.issued_at)
-    until = found.command.issued_at + _AROUND
+    since, until = proof_period(found)
     host = f" --host {shlex.quote(found.command.domain.host)}" if found.command.domain.host else ""
-    return f"ringfence replay --since {since - _AROUND:{_ISO}} --until {until:{_ISO}}{host}"
+    return f"ringfence replay --since {since:{_ISO}} --until {until:{_ISO}}{host}"
 
 
 def replayed(console: Console, found: "Replayed") -> None:

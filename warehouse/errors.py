@@ -3,7 +3,7 @@
 ``WarehouseError`` is for whoever asks; its message is one sentence. ``SinkError`` stops a sink.
 """
 
-__all__ = ["SinkError", "WarehouseError"]
+__all__ = ["DamagedError", "SinkError", "WarehouseError"]
 
 
 class WarehouseError(Exception):
@@ -12,3 +12,7 @@ class WarehouseError(Exception):
 
 class SinkError(WarehouseError):
     """A sink cannot store anything here; going on would only lose or double records."""
+
+
+class DamagedError(SinkError):
+    """A file of the warehouse cannot be read; the message names it and says why."""

@@ -1,16 +1,18 @@
-"""Names and publication of Parquet files: one file a range of offsets, created exclusively.
+"""Names and publication of Parquet files: one file a range of offsets, each offset seen once.
 
-A file is named by the position its range **starts at**, which is the end of the file before it, so
-two sinks that store the same range want the same name and only one of them gets it.
+In a folder a file is named by the position its range **starts at**, which is the end of the file
+before it, so two sinks that store the same range want the same name and only one of them gets it.
+On an object store the name says the range's end, too: files may overlap, and readers resolve that
+(see `warehouse.watermark`).
 """
 
-import json
+import io
 import logging
 import os
 import re
-import secrets
+import shutil
 import socket
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -18,17 +20,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warehouse.errors import SinkError
+from warehouse import quarantine
+from warehouse.errors import DamagedError, SinkError
+from warehouse.folder import PROCESS, temporary
+from warehouse.footers import last_offset, metadata
 from warehouse.kinds import KINDS, Kind
+from warehouse.storage import Storage, at, is_remote
+from warehouse.watermark import load, seen
 
 __all__ = [
     "SEED_DAY",
     "Range",
     "Taken",
     "day_of",
+    "ends",
     "last_offset",
     "look",
-    "newest",
     "prepare",
     "publish",
     "seed_path",
@@ -39,17 +46,8 @@ _LOG = logging.getLogger(__name__)
 
 #: The hive day of the empty seed files: a real date, so that every reader still sees a date column.
 SEED_DAY = "day=1970-01-01"
-_SCRATCH = "_tmp"  # readers of hive layouts skip names that begin with an underscore
-_FOOTER = b"ringfence"
-#: Tells this process from an earlier one of the same number: in a container it is always 1.
-_PROCESS = f"{os.getpid()}-{secrets.token_hex(4)}"
 #: A temporary file of another machine is taken for abandoned after a day.
 _ABANDONED_S = 86_400
-
-# `kernel-0003-5f3a9c1e-00000000000000001234.parquet`, `gpu-0000-5f3a9c1er1-00...0.parquet`
-_NAME = re.compile(
-    r"(?P<kind>[a-z]+)-(?P<partition>\d{4,})-(?P<log>[0-9a-f]{8}(?:r\d+)?)-(?P<start>\d{20})\.parquet"
-)
 
 
 class Taken(Exception):  # noqa: N818 (a state: somebody else stored this range first)
@@ -77,13 +75,24 @@ class Range:
     day: date
 
     @property
+    def place(self) -> str:
+        """Partition and log, as file names and watermarks write them."""
+        return f"{self.partition:04d}-{self.log}"
+
+    @property
     def name(self) -> str:
         """The file's name, the same for every sink that starts at ``start``."""
-        return f"{self.kind.name}-{self.partition:04d}-{self.log}-{self.start:020d}.parquet"
+        return f"{self.kind.name}-{self.place}-{self.start:020d}.parquet"
 
-    def folder(self, root: Path) -> Path:
-        """The hive folder the file goes to."""
-        return root / self.kind.name / f"day={self.day.isoformat()}"
+    @property
+    def key(self) -> str:
+        """The file's path under the root."""
+        return f"{self.kind.name}/day={self.day.isoformat()}/{self.name}"
+
+    @property
+    def whole_key(self) -> str:
+        """The path where the name must tell the range's end, too."""
+        return self.key.replace(".parquet", f"-{self.last + 1:020d}.parquet")
 
 
 def day_of(timestamp_ms: int) -> date:
@@ -100,30 +109,27 @@ def day_of(timestamp_ms: int) -> date:
 def prepare(root: Path) -> None:
     """Make the root ready: its folders and seeds, and no leftovers of a sink that was killed.
 
-    Raises SinkError where files cannot be created exclusively (no hard links, no permission).
+    Raises SinkError where files cannot be created exclusively (no hard links, no permission), or an
+    object store does not let us in.
     """
-    scratch = root / _SCRATCH
     try:
-        scratch.mkdir(parents=True, exist_ok=True)
+        scratch = at(root).scratch()
         _clean(scratch)
-        _probe(scratch)
+        if not is_remote(root):
+            _probe(scratch)
         sow(root, refresh=True)
     except OSError as error:
         raise SinkError(f"cannot store under {root}: {error.strerror or error}") from error
 
 
 def _probe(scratch: Path) -> None:
-    one, two = _temporary(scratch, "probe"), _temporary(scratch, "probe-link")
+    one, two = temporary(scratch, "probe"), temporary(scratch, "probe-link")
     try:
         one.write_bytes(b"")
         os.link(one, two)
     finally:
         one.unlink(missing_ok=True)
         two.unlink(missing_ok=True)
-
-
-def _temporary(scratch: Path, name: str) -> Path:
-    return scratch / f"{socket.gethostname()}-{_PROCESS}-{threading.get_ident()}-{name}.tmp"
 
 
 def _clean(scratch: Path) -> None:
@@ -134,7 +140,10 @@ def _clean(scratch: Path) -> None:
         try:
             age_s = datetime.now(UTC).timestamp() - path.stat().st_mtime
             if age_s > _ABANDONED_S or (found and not _alive(found[1], int(found[2]))):
-                path.unlink()
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
                 _LOG.info("removed the unfinished file %s", path)
         except FileNotFoundError:
             continue  # another sink that starts now was faster
@@ -142,7 +151,7 @@ def _clean(scratch: Path) -> None:
 
 def _alive(process: str, pid: int) -> bool:
     if pid == os.getpid():
-        return process == _PROCESS
+        return process == PROCESS
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -158,108 +167,156 @@ def seed_path(root: Path, kind: Kind) -> Path:
 
 
 def sow(root: Path, *, refresh: bool = False) -> None:
-    """Put a file without rows into every kind, so that a view over it has columns from the start.
+    """Put a file without rows into every kind, so that a reader over it has columns from the start.
 
     Any reader of Parquet sees zero rows there. A seed that lacks a column is replaced; one that has
     more (a newer build's) is left alone. ``refresh`` also replaces one whose types differ.
     """
+    storage = at(root)
     for kind in KINDS.values():
-        path = seed_path(root, kind)
-        if path.exists() and _covers(pq.read_schema(path), kind.schema, types=refresh):
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (root / _SCRATCH).mkdir(exist_ok=True)
-        temporary = _temporary(root / _SCRATCH, f"seed-{kind.name}")
-        pq.write_table(kind.schema.empty_table(), temporary)
-        temporary.replace(path)
+        key = f"{kind.name}/{SEED_DAY}/seed.parquet"
+        if not _covers(storage.read(key), kind.schema, types=refresh):
+            sink = pa.BufferOutputStream()
+            pq.write_table(kind.schema.empty_table(), sink)
+            storage.write(key, sink.getvalue().to_pybytes())
 
 
-def _covers(seed: pa.Schema, ours: pa.Schema, *, types: bool) -> bool:
+def _covers(content: bytes | None, ours: pa.Schema, *, types: bool) -> bool:
+    if content is None:
+        return False
+    try:
+        seed = pq.read_schema(io.BytesIO(content))
+    except pa.ArrowException:
+        return False  # damaged: it holds nothing, so it is simply made anew
     names = set(seed.names)
     return all(
         one.name in names and (not types or seed.field(one.name).type == one.type) for one in ours
     )
 
 
-def publish(root: Path, stored: Range, table: pa.Table, compression: str) -> Path:
+def publish(
+    root: Path,
+    stored: Range,
+    table: pa.Table,
+    compression: str,
+    at_point: Callable[[str], None] = lambda _point: None,
+) -> Path:
     """Write the range's file and make it visible, whole and durable, or not at all.
 
-    Raises Taken when a file of this start is already there, OSError when the disk refuses.
+    ``at_point`` is told each step that is done. Raises Taken when a file of this start is already
+    there, or was, before its day was rewritten; OSError when the disk or the store refuses.
     """
-    folder = stored.folder(root)
-    final = folder / stored.name
-    temporary = _temporary(root / _SCRATCH, stored.name)
+    storage = at(root)
+    key = stored.key if storage.exclusive else stored.whole_key
+    made = temporary(storage.scratch(), stored.name)
     try:
-        facts = {"topic": stored.kind.topic, "start": stored.start}
-        facts |= {"first": stored.first, "last": stored.last}
-        metadata = {_FOOTER: json.dumps(facts).encode()}
-        with temporary.open("wb") as file:
-            pq.write_table(table.replace_schema_metadata(metadata), file, compression=compression)
+        footer = metadata(stored.kind.topic, stored.start, stored.first, stored.last)
+        with made.open("wb") as file:
+            at_point("file-opened")
+            pq.write_table(table.replace_schema_metadata(footer), file, compression=compression)
             file.flush()
+            at_point("file-written")
             os.fsync(file.fileno())
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            _sync_folder(folder.parent)
-        _link(temporary, final)
-        _sync_folder(folder)
+        at_point("file-synced")
+        try:
+            storage.publish(made, key)
+        except FileExistsError:
+            raise Taken(_last_of(storage, key)) from None
+        at_point("file-published")
+        _not_rewritten(storage, stored, key)
+        at_point("file-checked")
     finally:
-        temporary.unlink(missing_ok=True)
-    return final
+        made.unlink(missing_ok=True)
+    return root / key
+
+
+def _last_of(storage: Storage, key: str) -> int:
+    """The last offset of a file that is there already.
+
+    A damaged one is set aside: then OSError says to store the range again.
+    """
+    path = storage.local(quarantine.entry_of(key))
+    try:
+        return last_offset(path)
+    except DamagedError as error:
+        quarantine.set_aside(storage, key, str(error))
+        raise OSError(
+            f"{path.name} was damaged and is set aside, its range is stored again"
+        ) from error
+
+
+def _not_rewritten(storage: Storage, stored: Range, key: str) -> None:
+    """Take back a file whose start lies in what is rewritten, or gone, already.
+
+    A sink that slept for so long that its rival's small file was rewritten and deleted finds the
+    name free. Readers do not see such a file: its start is covered.
+    """
+    if not storage.exclusive:
+        return  # readers take from it what nothing else has
+    try:
+        _look_at_covered(storage, stored)
+    except Taken:
+        storage.remove(key)
+        raise
+
+
+def _look_at_covered(storage: Storage, stored: Range) -> None:
+    spans = load(storage, stored.kind.name).covered().get(stored.place, [])
+    for start, end in spans:
+        if start <= stored.start < end:
+            raise Taken(end - 1)
 
 
 def look(root: Path, stored: Range) -> None:
-    """Raise Taken when a file of this start exists.
+    """Raise Taken when the start of this range is stored already.
 
     Where messages are missing at the start, two sinks may have met a different first message, and
-    so a different day: then every day is looked at.
+    so a different day: then every day is looked at. On an object store nothing is looked at: the
+    answer could be another one a moment later, and readers resolve what overlaps.
     """
+    storage = at(root)
+    if not storage.exclusive:
+        return
+    _look_at_covered(storage, stored)
     if stored.first == stored.start:
-        found = [stored.folder(root) / stored.name]
+        found = [root / stored.key]
     else:
         found = list((root / stored.kind.name).glob(f"day=*/{stored.name}"))
     for path in found:
         if path.exists():
-            raise Taken(last_offset(path))
+            raise Taken(_last_of(storage, path.relative_to(root).as_posix()))
 
 
-def _link(temporary: Path, final: Path) -> None:
-    try:
-        os.link(temporary, final)
-    except FileExistsError:
-        # Over NFS a repeated request may answer so although the first one made the link.
-        if temporary.stat().st_nlink != 2:  # noqa: PLR2004 (its own name and the link)
-            raise Taken(last_offset(final)) from None
+def ends(root: Path, kind: Kind) -> dict[tuple[int, str], int]:
+    """The first position not stored yet of every (partition, log) of a kind.
 
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def last_offset(path: Path) -> int:
-    """The last offset a file holds, from its footer.
-
-    Raises SinkError when the file is damaged: going on would double or lose what it holds.
+    From the small files that are seen, from what the rewritten days cover, and from what retention
+    took. A newest file that is damaged is set aside; the place then goes on where that one started.
     """
-    try:
-        facts = json.loads(pq.read_schema(path).metadata[_FOOTER])
-        return int(facts["last"])
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise SinkError(f"{path} is damaged, move it away or restore it: {error}") from error
+    storage = at(root)
+    watermark = load(storage, kind.name)
+    found = {place: spans[-1][1] for place, spans in watermark.covered().items()}
+    smalls: dict[str, list[tuple[int, int | None, str]]] = {}
+    for part in seen(watermark, storage.entries(kind.name)):
+        if part.small is not None:
+            one = part.small
+            smalls.setdefault(one.place, []).append((one.start, one.end, part.entry.key))
+    for place, files in smalls.items():
+        found[place] = max(found.get(place, 0), _end(storage, files))
+    return {_split(place): end for place, end in sorted(found.items()) if end}
 
 
-def newest(root: Path, kind: Kind) -> dict[tuple[int, str], Path]:
-    """The file with the highest start of every (partition, log) of a kind."""
-    found: dict[tuple[int, str], tuple[str, Path]] = {}
-    for day in (root / kind.name).glob("day=*"):
-        for entry in os.scandir(day):
-            name = _NAME.fullmatch(entry.name)
-            if name is None:
-                continue
-            place = (int(name["partition"]), name["log"])
-            if place not in found or found[place][0] < name["start"]:
-                found[place] = (name["start"], Path(entry.path))
-    return {place: path for place, (_, path) in found.items()}
+def _end(storage: Storage, files: list[tuple[int, int | None, str]]) -> int:
+    for _, end, key in sorted(files, reverse=True):
+        if end is not None:
+            return max(one[1] or 0 for one in files)
+        try:
+            return last_offset(storage.local(quarantine.entry_of(key))) + 1
+        except DamagedError as error:
+            quarantine.set_aside(storage, key, str(error))
+    return 0
+
+
+def _split(place: str) -> tuple[int, str]:
+    partition, log = place.split("-")
+    return int(partition), log

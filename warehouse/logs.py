@@ -9,16 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka import TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 
 from evidence.identity import digest
 from evidence.transport import Kafka
-from warehouse.files import last_offset, newest
+from warehouse.files import ends
 from warehouse.kinds import Kind
 
-__all__ = ["Found", "Resume", "discover", "log_name", "resume"]
+__all__ = ["Found", "Resume", "discover", "end_by_reading", "log_name", "resume"]
 
+_READ_MS = 1000
 _ROUND = re.compile(r"(?P<base>[0-9a-f]{8})(?:r(?P<round>\d+))?")
 
 
@@ -54,6 +55,20 @@ def discover(admin: KafkaAdminClient, kafka: Kafka, topics: Iterable[str]) -> li
     return found
 
 
+def end_by_reading(reader: KafkaConsumer, place: TopicPartition, begin: int, end: int) -> int:
+    """The position behind the last message, by reading on from the ``end`` that the broker tells.
+
+    The embedded broker tells the position behind the **first** message of the last batch.
+    """
+    reader.assign([place])
+    reader.seek(place, max(begin, end - 1))
+    while True:
+        messages = reader.poll(timeout_ms=_READ_MS).get(place, [])
+        if not messages:
+            return end
+        end = max(end, messages[-1].offset + 1)
+
+
 def log_name(base: str, rounds: int) -> str:
     """The log's name in file names: its base, and how often it lost its end and began again."""
     return base if rounds == 0 else f"{base}r{rounds}"
@@ -70,14 +85,14 @@ class Resume:
 def resume(root: Path, kind: Kind) -> dict[tuple[int, str], Resume]:
     """Where every (partition, log base) of a kind goes on, read from its files.
 
-    Raises SinkError when a file that must be read for this is damaged.
+    Raises SinkError when what must be read for this is damaged.
     """
-    found: dict[tuple[int, str], tuple[int, Path]] = {}
-    for (partition, name), path in newest(root, kind).items():
+    found: dict[tuple[int, str], Resume] = {}
+    for (partition, name), start in ends(root, kind).items():
         parts = _ROUND.fullmatch(name)
         assert parts is not None  # the file name's own pattern says so
         rounds = int(parts["round"] or 0)
         place = (partition, parts["base"])
-        if place not in found or found[place][0] < rounds:
-            found[place] = (rounds, path)
-    return {place: Resume(rounds, last_offset(path) + 1) for place, (rounds, path) in found.items()}
+        if place not in found or found[place].rounds < rounds:
+            found[place] = Resume(rounds, start)
+    return found

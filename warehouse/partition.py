@@ -5,7 +5,7 @@
 
 import gc
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ _TICK = b'{"schema":"tick/'
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When a buffer becomes a file; see SinkConfig."""
+    """When a buffer becomes a file; see SinkConfig. ``at_point``: see `warehouse.files.publish`."""
 
     root: Path
     flush_records: int
@@ -42,6 +42,7 @@ class Policy:
     tick_flush_s: float
     flush_bytes: int
     compression: str
+    at_point: Callable[[str], None] = lambda _point: None
 
 
 class Partition:
@@ -119,6 +120,11 @@ class Partition:
             soon = max(soon, self._flushed_at + policy.bulk_flush_s)
         return min(soon, self._since + max(policy.tick_flush_s, policy.bulk_flush_s)) - now
 
+    def waited_s(self, now: float) -> float:
+        """How long the oldest message in the buffer has waited; 0 when it is empty."""
+        since = self._since
+        return 0.0 if since is None else max(0.0, now - since)
+
     def flush(self, now: float) -> Path | None:
         """Store the buffer as one file; None when there was nothing left to store.
 
@@ -131,7 +137,8 @@ class Partition:
                 look(self._policy.root, stored)
                 with _no_collection():
                     table = self._table()
-                path = publish(self._policy.root, stored, table, self._policy.compression)
+                policy = self._policy
+                path = publish(policy.root, stored, table, policy.compression, policy.at_point)
             except Taken as taken:
                 _LOG.info(
                     "%s from offset %d on was stored by another sink, going on at %d",

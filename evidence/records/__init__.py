@@ -18,6 +18,7 @@ from evidence.records.gpu import (
     GpuTick,
     MigInstance,
 )
+from evidence.records.growth import GrowthRecord
 from evidence.records.inventory import GpuIdentity, HcaIdentity, InventoryRecord
 from evidence.records.kernel import KernelKind, KernelRecord, Mig
 from evidence.records.nccl import FlightEntry, NcclKind, NcclRecord
@@ -36,6 +37,7 @@ __all__ = [
     "GpuSnapshot",
     "GpuStatus",
     "GpuTick",
+    "GrowthRecord",
     "HcaIdentity",
     "InventoryRecord",
     "KernelKind",

@@ -1,11 +1,10 @@
 """What NVML says about the GPUs of a node, tick by tick."""
 
 from datetime import datetime
-from enum import StrEnum
 
 from msgspec import Struct, field
 
-from evidence.records.wire import Wire
+from evidence.records.wire import OpenEnum, Wire
 
 __all__ = [
     "GpuEvent",
@@ -19,7 +18,7 @@ __all__ = [
 ]
 
 
-class GpuStatus(StrEnum):
+class GpuStatus(OpenEnum):
     """How a GPU answered NVML this tick."""
 
     OK = "ok"
@@ -149,7 +148,7 @@ class GpuSnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
     read_us: int | None = None
 
 
-class GpuEventKind(StrEnum):
+class GpuEventKind(OpenEnum):
     """What NVML tells by itself, between two ticks (nvml.h, nvmlEventType*)."""
 
     XID = "xid"

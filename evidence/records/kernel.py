@@ -1,11 +1,10 @@
 """What the kernel log says."""
 
 from datetime import datetime
-from enum import StrEnum
 
 from msgspec import Struct
 
-from evidence.records.wire import Wire
+from evidence.records.wire import OpenEnum, Wire
 
 __all__ = ["KernelKind", "KernelRecord", "Mig"]
 
@@ -17,7 +16,7 @@ class Mig(Struct, frozen=True):
     ci: int | None = None
 
 
-class KernelKind(StrEnum):
+class KernelKind(OpenEnum):
     """What a kernel-log line is about."""
 
     XID = "xid"

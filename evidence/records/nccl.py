@@ -1,16 +1,15 @@
 """What the logs of a training job say."""
 
 from datetime import datetime
-from enum import StrEnum
 
 from msgspec import Struct
 
-from evidence.records.wire import Wire
+from evidence.records.wire import OpenEnum, Wire
 
 __all__ = ["FlightEntry", "NcclKind", "NcclRecord"]
 
 
-class NcclKind(StrEnum):
+class NcclKind(OpenEnum):
     """What a line of a training log says."""
 
     COMM_INIT = "comm-init"

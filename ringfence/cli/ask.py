@@ -1,4 +1,4 @@
-"""Subcommands that answer: parse a log, triage an incident, ask the history."""
+"""Subcommands that answer: parse a log, triage an incident, replay the history."""
 
 import importlib
 import json
@@ -11,9 +11,19 @@ from typing import IO, Any
 import click
 
 from ringfence import logs, show
-from ringfence.cli.front import FAULT, JSON, Bounded, Front, Unreadable, build, need, one_sentence
+from ringfence.cli.front import (
+    FAULT,
+    JSON,
+    TIME,
+    Bounded,
+    Front,
+    Unreadable,
+    build,
+    need,
+    one_sentence,
+)
 
-__all__ = ["parse", "replay", "sql", "triage", "why"]
+__all__ = ["parse", "replay", "triage"]
 
 
 #: What can be parsed, and by which module.
@@ -99,61 +109,8 @@ def triage(path: Path, policy: Path | None, thresholds: Path | None, as_json: bo
 
 
 @click.command()
-@click.argument("statement")
-@JSON
-@click.pass_obj
-def sql(context: Front, statement: str, as_json: bool) -> None:
-    """Ask the history in SQL (DuckDB; views are in docs/warehouse.md)."""
-    query = need("warehouse.query", "warehouse")
-    with one_sentence(query.WarehouseError):
-        columns, rows = query.query(context.settings().warehouse, statement)
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(dict(zip(columns, row, strict=True)), default=str))
-    else:
-        show.table(show.screen(), columns, rows)
-
-
-@click.command()
-@click.argument("command_id")
-@JSON
-@click.pass_obj
-def why(context: Front, command_id: str, as_json: bool) -> None:
-    """Tell why a command was given: its verdict, witnesses, evidence and acks."""
-    module = need("warehouse.why", "warehouse")
-    query = need("warehouse.query", "warehouse")
-    with one_sentence(query.WarehouseError):
-        found = module.why(context.settings().warehouse, command_id)
-    if found is None:
-        raise Unreadable(f"no command {command_id!r} in the warehouse")
-    if as_json:
-        proof = {"replay": show.replay_command(found)}
-        click.echo(json.dumps(json.loads(show.as_json_line(found)) | proof, ensure_ascii=False))
-    else:
-        show.why(show.screen(), found)
-
-
-class _Time(click.ParamType):
-    """A date or a time as ISO 8601 writes it, in UTC where it names no zone."""
-
-    name = "time"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """Read the time."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            at = datetime.fromisoformat(str(value))
-            return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time like 2026-03-02T05:41 or 2026-03-02", param, ctx)
-
-
-@click.command()
-@click.option("--since", type=_Time(), help="Compare what was decided from then on.")
-@click.option("--until", type=_Time(), help="Compare what was decided until then.")
+@click.option("--since", type=TIME, help="Compare what was decided from then on.")
+@click.option("--until", type=TIME, help="Compare what was decided until then.")
 @click.option("--host", help="Only the decisions about one host.")
 @click.option(
     "--warm-up",

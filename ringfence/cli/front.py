@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -19,8 +20,10 @@ __all__ = [
     "BOOTSTRAP",
     "FAULT",
     "JSON",
+    "TIME",
     "Bounded",
     "Front",
+    "Time",
     "Unreadable",
     "build",
     "need",
@@ -51,6 +54,28 @@ class Bounded(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is not a number", param, ctx)
         return number
+
+
+class Time(click.ParamType):
+    """A date or a time as ISO 8601 writes it, in UTC where it names no zone."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read the time."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            at = datetime.fromisoformat(str(value))
+            return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time like 2026-03-02T05:41 or 2026-03-02", param, ctx)
+
+
+#: A point in time.
+TIME = Time()
 
 
 class Unreadable(click.ClickException):

@@ -60,6 +60,13 @@ def test_the_stored_history_gives_the_same_verdicts_and_commands_again(
     assert (one.returncode, one.stderr) == (0, "")
     assert [found["id"] for found in json.loads(one.stdout)["commands"]] == [command.id]
 
+    # ... and `why` proves it by itself.
+    proved = call(here.folder, "why", command.id, "--prove", "--json")
+    assert (proved.returncode, proved.stderr) == (0, "")
+    proof = json.loads(proved.stdout)["proof"]
+    assert (proof["same"], proof["differences"], proof["failed"]) == (True, [], [])
+    assert {one["stored"] for one in json.loads(proved.stdout)["evidence"]} == {True}
+
     # Another policy: what would have been said, and that it is not what was.
     policy = tmp_path / "shadow.toml"
     policy.write_text('isolation.mode = { value = "shadow", why = "What if.", source = "test" }\n')

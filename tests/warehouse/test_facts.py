@@ -115,7 +115,7 @@ def test_an_xid_sent_twice_counts_once(root: Path, store: Any) -> None:
     other = KernelRecord(id="n1", observed_at=AT, raw="eth0 up", kind=KernelKind.OTHER)
     store("kernel", _xid(1, 48), other, Tick(id="t", at=AT), _xid(2, 94, mig=Mig(3, 0), count=9))
     store("kernel", _xid(1, 48))
-    sql = "select id, event_at, host, pci, code, gi, count from xids order by event_at"
+    sql = "select id, event_at, host, pci, code, gi, count from xid_events order by event_at"
     assert query(root, sql)[1] == [
         ("x1", _at(1), "trn-17", "0000:4c:00", 48, None, 1),
         ("x2", _at(2), "trn-17", "0000:4c:00", 94, 3, 9),
@@ -128,8 +128,8 @@ def test_an_sxid_is_no_xid(root: Path, store: Any) -> None:
         "kernel",
         KernelRecord(id="s1", observed_at=AT, raw="r", kind=KernelKind.SXID, code=12028, link=32),
     )
-    assert query(root, "select id from xids")[1] == []
-    assert query(root, "select id, code, link from sxids")[1] == [("s1", 12028, 32)]
+    assert query(root, "select id from xid_events")[1] == []
+    assert query(root, "select id, code, link from sxid_events")[1] == [("s1", 12028, 32)]
 
 
 def test_a_command_sent_again_is_one_with_its_latest_answer(root: Path, store: Any) -> None:
@@ -199,31 +199,17 @@ def test_a_lost_gpu_is_alerted(root: Path, store: Any) -> None:
     ]
 
 
-def test_ecc_shows_the_changes_and_their_growth(root: Path, store: Any) -> None:
-    counts = [(0, 10), (0, 10), (3, 13), (3, 13), (0, 13)]
-    frames = [
-        _frame(number, _gpu(ecc_volatile_uncorrected=volatile, ecc_aggregate_uncorrected=total))
-        for number, (volatile, total) in enumerate(counts)
-    ]
-    store("gpu", *frames, *frames)  # sent twice
-    sql = (
-        "select event_at, last_at, ecc_volatile_uncorrected, ecc_volatile_uncorrected_growth, "
-        "ecc_aggregate_uncorrected_growth from gpu_ecc order by event_at"
-    )
-    assert query(root, sql)[1] == [
-        (_at(0), _at(1), 0, None, None),
-        (_at(2), _at(3), 3, 3, 3),
-        (_at(4), _at(4), 0, -3, 0),
-    ]
-
-
-def test_gpus_are_those_of_the_latest_inventory(root: Path, store: Any) -> None:
+def test_a_swapped_card_has_its_own_period_at_the_place(root: Path, store: Any) -> None:
     card = GpuIdentity(index=2, pci="0000:4c:00", uuid="GPU-aa01", serial="1650924000001")
     node = InventoryRecord(id="n1", host="trn-17", observed_at=_at(0), gpus=(card,), rack="r7")
     swapped = replace(card, uuid="GPU-cc03", serial="1650924000002")
     store("inventory", node, replace(node, id="n2", observed_at=_at(9), gpus=(swapped,)))
-    sql = "select host, index, pci, uuid, serial, rack from gpus"
-    assert query(root, sql)[1] == [("trn-17", 2, "0000:4c:00", "GPU-cc03", "1650924000002", "r7")]
+    sql = "select host, index, pci, uuid, serial, rack, valid_from, valid_to from inventory_at"
+    place = ("trn-17", 2, "0000:4c:00")
+    assert sorted(query(root, sql)[1], key=str) == [
+        (*place, "GPU-aa01", "1650924000001", "r7", _at(0), _at(9)),
+        (*place, "GPU-cc03", "1650924000002", "r7", _at(9), None),
+    ]
 
 
 def test_the_timeline_puts_all_sources_in_one_order(root: Path, store: Any) -> None:
@@ -242,7 +228,10 @@ def test_the_timeline_puts_all_sources_in_one_order(root: Path, store: Any) -> N
     sql = "select event_at, source, host, pci, what, text from timeline order by event_at"
     assert query(root, sql)[1] == [
         (_at(1), "kernel", "trn-17", "0000:4c:00", "xid 48", "NVRM: Xid (PCI:0000:4c:00): 48"),
-        (_at(2), "gpu", "trn-17", "0000:4c:00", "lost", "GPU 2 (NVML error 15)"),
+        (
+            _at(2), "gpu", "trn-17", "0000:4c:00", "lost",
+            "GPU 2: status ok -> lost (NVML error 15)",
+        ),
         (_at(4), "verdict", "trn-17", "0000:4c:00", "suspected gpu-memory", "Xid 48"),
         (
             _at(5), "command", "trn-17", "0000:4c:00", "isolate drain",
@@ -262,7 +251,7 @@ def test_a_file_of_an_older_build_without_a_column_is_read(root: Path, store: An
     older = pq.ParquetFile(path).read().drop_columns(["caused_by", "driver"])
     pq.write_table(older, path)
     store("kernel", _xid(2, 94, caused_by=48))
-    assert query(root, "select code, caused_by from xids order by code")[1] == [
+    assert query(root, "select code, caused_by from xid_events order by code")[1] == [
         (48, None),
         (94, 48),
     ]

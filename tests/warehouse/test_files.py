@@ -15,7 +15,9 @@ import pytest
 from evidence.records import KernelKind, KernelRecord
 from warehouse import files
 from warehouse.errors import SinkError
-from warehouse.files import Range, Taken, day_of, last_offset, look, newest, prepare, publish
+from warehouse.files import Range, Taken, day_of, ends, look, prepare, publish
+from warehouse.folder import temporary
+from warehouse.footers import last_offset
 from warehouse.kinds import KINDS
 from warehouse.logs import Resume, resume
 
@@ -61,7 +63,7 @@ def test_a_failed_write_leaves_nothing_behind(root: Path) -> None:
     with pytest.raises(pa.ArrowException):
         publish(root, _range(0, 1), KERNEL.schema.empty_table(), "no-such-codec")
     assert list((root / "_tmp").iterdir()) == []
-    assert newest(root, KERNEL) == {}
+    assert ends(root, KERNEL) == {}
 
 
 def test_the_day_is_that_of_the_first_message() -> None:
@@ -87,11 +89,18 @@ def test_a_log_that_was_cut_back_goes_on_in_its_last_round(root: Path) -> None:
     assert resume(root, KERNEL) == {(3, "0a1b2c3d"): Resume(rounds=2, start=4)}
 
 
-def test_a_damaged_file_stops_the_sink_by_name(root: Path) -> None:
-    path = _publish(root, _range(0, 99))
+def test_a_damaged_newest_file_is_set_aside_and_its_range_is_read_again(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _publish(root, _range(0, 99))
+    path = _publish(root, _range(100, 180))
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(SinkError, match=path.name):
-        resume(root, KERNEL)
+    assert resume(root, KERNEL) == {(3, "0a1b2c3d"): Resume(rounds=0, start=100)}
+    assert not path.exists()
+    aside = root / "_quarantine" / "kernel" / "day=2026-04-07"
+    assert sorted(one.name for one in aside.iterdir()) == [path.name, f"{path.name}.json"]
+    assert path.name in caplog.text
+    assert last_offset(_publish(root, _range(100, 140))) == 140
 
 
 def test_what_a_killed_sink_left_is_removed_and_what_a_living_one_writes_is_not(root: Path) -> None:
@@ -102,7 +111,7 @@ def test_what_a_killed_sink_left_is_removed_and_what_a_living_one_writes_is_not(
     left = scratch / f"{host}-{dead.pid}-00112233-1-kernel.tmp"
     reborn = scratch / f"{host}-{os.getpid()}-00112233-1-kernel.tmp"
     other_machine = scratch / "elsewhere-1-00112233-1-kernel.tmp"
-    mine = files._temporary(scratch, "kernel")
+    mine = temporary(scratch, "kernel")
     for path in (left, reborn, other_machine, mine):
         path.write_bytes(b"PAR1")
     prepare(root)

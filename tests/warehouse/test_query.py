@@ -1,11 +1,15 @@
 """Questions are answered, everything else is refused in one sentence."""
 
 import dataclasses
+import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evidence.records import KernelKind, KernelRecord
+from tests.warehouse import made_history as made
 from warehouse.errors import WarehouseError
 from warehouse.query import connect, query, view_names
 from warehouse.sink import SinkConfig
@@ -32,6 +36,7 @@ def test_every_setting_of_the_sink_is_in_the_docs() -> None:
             assert f"`{one.name}`" in text
         if isinstance(one.default, int | float) and one.name not in ("index", "count"):
             default = int(one.default) if one.default == int(one.default) else one.default
+            default = "false" if one.default is False else default
             assert f"| `{one.name}` | {default} |" in text
 
 
@@ -41,14 +46,16 @@ def test_every_view_says_what_it_holds_and_is_named_by_its_file(layer: str, name
     assert text.startswith("-- ")
     assert f"create view {layer}.{name} as" in text
     if layer != "staging":
-        assert "*" not in text.split("create view")[1].replace("count(*)", "")
+        shown = text.split("\nselect")[-1].partition("\nfrom ")[0]
+        assert not re.search(r"(^|[\s.])\*\s*(,|$|from|exclude)", shown), shown
+        assert "select *" not in text
 
 
 def test_every_column_of_a_fact_is_in_the_docs(root: Path) -> None:
     documented = DOCS.read_text()
     connection = connect(root)
     for name in view_names()["facts"]:
-        section = documented.split(f"### `{name}`")[1].split("### ")[0]
+        section = documented.split(f"### `{name}`\n")[1].split("### ")[0]
         columns = [one[0] for one in connection.execute(f"describe facts.{name}").fetchall()]
         assert [one for one in columns if f"`{one}`" not in section] == []
     connection.close()
@@ -75,7 +82,7 @@ REFUSED = {
     "export database '{root}/x'": "only read",
     "create table x as select 1": "only read",
     "set variable root = '/'": "only read",
-    "drop view facts.xids": "only read",
+    "drop view facts.xid_events": "only read",
     "install httpfs": "only read",
     "select 1; select 2": "one statement at a time, this is 2",
     "": "this is 0",
@@ -101,11 +108,79 @@ def test_a_missing_warehouse_is_said(tmp_path: Path) -> None:
         query(tmp_path / "nowhere", "select 1")
 
 
-def test_a_damaged_file_is_said_in_one_line(root: Path, store: Any) -> None:
+def test_the_answer_of_then_knows_nothing_that_came_later(
+    root: Path, partition: Any, fetched: Any
+) -> None:
+    made.keep(made.history(), partition, fetched)
+    sql = "select domain_id, cause from states_at where isolated and valid_to is null"
+    bad = "gpu:c01/0000:1b:00"
+    assert query(root, sql)[1] == []
+    assert query(root, sql, at=made.FIRST + timedelta(hours=1))[1] == [(bad, "gpu-memory")]
+    assert query(root, sql, at=made.FIRST + timedelta(hours=13))[1] == []
+    here = f"select host from inventory_at where uuid = '{made.BAD}' and valid_to is null"
+    assert query(root, here)[1] == [("c03",)]
+    assert query(root, here, at=made.FIRST)[1] == [("c01",)]
+    revision = "select status from verdicts where incident = 'i1'"
+    assert query(root, revision, at=made.FIRST + timedelta(seconds=1.5))[1] == [("suspected",)]
+
+
+def test_only_the_days_that_are_asked_for_are_opened(
+    root: Path, partition: Any, fetched: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.keep(made.history(), partition, fetched)
+    for path in root.glob("kernel/day=2026-03-1*/*.parquet"):
+        path.write_bytes(b"damaged")
+    period = (made.FIRST - timedelta(hours=1), made.FIRST + timedelta(hours=1))
+    connection = connect(root, period=period, asks="xid_events")
+    assert connection.execute("select count(*) from xid_events").fetchall() == [(3,)]
+    connection.close()
+    assert capsys.readouterr().err == ""
+    query(root, "select count(*) from xid_events")
+    assert "day=2026-03-1" in capsys.readouterr().err
+
+
+def test_a_question_needs_only_the_views_that_it_names(root: Path) -> None:
+    connection = connect(root, asks="select 1 from jobs")
+    sql = "select schema_name || '.' || view_name from duckdb_views() where not internal"
+    found = {one[0] for one in connection.execute(sql).fetchall()}
+    connection.close()
+    assert found == {"facts.jobs", "staging.nccl", "staging.context"}
+    assert len(query(root, sql)[1]) == len(VIEWS)
+
+
+def test_a_card_that_moves_leaves_its_place_even_where_that_says_nothing(
+    root: Path, store: Any
+) -> None:
+    told = [made.inventory("n1", made.BEGIN, made.BAD), made.inventory("n2", made.END, made.BAD)]
+    store("inventory", *(record for _, _, record in told))
+    assert query(root, "select host, valid_from, valid_to from inventory_at order by host")[1] == [
+        ("n1", made.BEGIN, made.END),
+        ("n2", made.END, None),
+    ]
+
+
+def test_a_file_without_an_end_is_named_and_left_out(
+    root: Path, store: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = store("kernel", b"x")
     path.write_bytes(b"PAR1 is not enough")
-    with pytest.raises(WarehouseError, match=path.name):
-        query(root, "select id from kernel")
+    assert query(root, "select id from kernel")[1] == []
+    assert path.name in capsys.readouterr().err
+
+
+def test_a_file_damaged_within_is_said_in_one_line(root: Path, store: Any) -> None:
+    path = store("kernel", *(_line(number) for number in range(200)))
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + bytes(len(content) // 2) + content[4 + len(content) // 2 :])
+    with pytest.raises(WarehouseError) as refused:
+        query(root, "select * from kernel")
+    assert "\n" not in str(refused.value)
+
+
+def _line(number: int) -> KernelRecord:
+    return KernelRecord(
+        id=f"k{number}", observed_at=made.BEGIN, raw=f"eth{number} up", kind=KernelKind.OTHER
+    )
 
 
 def test_a_root_whose_name_looks_like_a_pattern_is_read(tmp_path: Path) -> None:
@@ -116,4 +191,4 @@ def test_a_root_whose_name_looks_like_a_pattern_is_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_only_exists_is_an_empty_warehouse(tmp_path: Path) -> None:
-    assert query(tmp_path, "select id from xids")[1] == []
+    assert query(tmp_path, "select id from xid_events")[1] == []

@@ -3,9 +3,10 @@
 create view staging.acks as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/acks/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_acks'),
+    schema = getvariable('schema_acks'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'ack/');
+where starts_with(schema, 'ack/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

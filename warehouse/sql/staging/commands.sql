@@ -3,9 +3,10 @@
 create view staging.commands as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/commands/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_commands'),
+    schema = getvariable('schema_commands'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'command/');
+where starts_with(schema, 'command/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

@@ -3,9 +3,10 @@
 create view staging.context as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/context/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_context'),
+    schema = getvariable('schema_context'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'context/');
+where starts_with(schema, 'context/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

@@ -3,9 +3,10 @@
 create view staging.deadletters as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/deadletters/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_deadletters'),
+    schema = getvariable('schema_deadletters'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'deadletter/');
+where starts_with(schema, 'deadletter/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

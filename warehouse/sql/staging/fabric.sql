@@ -4,9 +4,12 @@
 create view staging.fabric as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/fabric/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_fabric'),
+    schema = getvariable('schema_fabric'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'fabric/');
+where starts_with(schema, 'fabric/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'))
+    and (getvariable('since') is null or coalesce(event_at, observed_at) >= getvariable('since'))
+    and (getvariable('until') is null or coalesce(event_at, observed_at) <= getvariable('until'));

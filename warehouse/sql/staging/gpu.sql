@@ -7,9 +7,12 @@ select
     * exclude (undecodable, undecodable_value),
     coalesce(uuid, serial, host || '/' || coalesce(pci, index::varchar)) as gpu
 from read_parquet(
-    getvariable('root') || '/gpu/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_gpu'),
+    schema = getvariable('schema_gpu'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'gpu/');
+where starts_with(schema, 'gpu/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'))
+    and (getvariable('since') is null or event_at >= getvariable('since'))
+    and (getvariable('until') is null or event_at <= getvariable('until'));

@@ -3,9 +3,10 @@
 create view staging.inventory as
 select * exclude (undecodable, undecodable_value, event_at)
 from read_parquet(
-    getvariable('root') || '/inventory/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_inventory'),
+    schema = getvariable('schema_inventory'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'inventory/');
+where starts_with(schema, 'inventory/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

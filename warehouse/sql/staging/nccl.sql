@@ -3,9 +3,12 @@
 create view staging.nccl as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/nccl/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_nccl'),
+    schema = getvariable('schema_nccl'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'nccl/');
+where starts_with(schema, 'nccl/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'))
+    and (getvariable('since') is null or coalesce(event_at, observed_at) >= getvariable('since'))
+    and (getvariable('until') is null or coalesce(event_at, observed_at) <= getvariable('until'));

@@ -3,9 +3,10 @@
 create view staging.requests as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/requests/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_requests'),
+    schema = getvariable('schema_requests'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'request/');
+where starts_with(schema, 'request/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

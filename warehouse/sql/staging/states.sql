@@ -3,9 +3,10 @@
 create view staging.states as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/states/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_states'),
+    schema = getvariable('schema_states'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'state/');
+where starts_with(schema, 'state/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

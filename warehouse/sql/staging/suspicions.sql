@@ -3,9 +3,10 @@
 create view staging.suspicions as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/suspicions/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_suspicions'),
+    schema = getvariable('schema_suspicions'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'suspicion/');
+where starts_with(schema, 'suspicion/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

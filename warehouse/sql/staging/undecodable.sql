@@ -5,8 +5,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/kernel/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_kernel'),
+        schema = getvariable('schema_kernel'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -15,8 +15,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/gpu/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_growth'),
+        schema = getvariable('schema_growth'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -25,8 +25,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/nccl/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_gpu'),
+        schema = getvariable('schema_gpu'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -35,8 +35,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/fabric/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_nccl'),
+        schema = getvariable('schema_nccl'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -45,8 +45,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/inventory/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_fabric'),
+        schema = getvariable('schema_fabric'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -55,8 +55,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/context/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_inventory'),
+        schema = getvariable('schema_inventory'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -65,8 +65,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/suspicions/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_context'),
+        schema = getvariable('schema_context'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -75,8 +75,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/verdicts/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_suspicions'),
+        schema = getvariable('schema_suspicions'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -85,8 +85,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/requests/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_verdicts'),
+        schema = getvariable('schema_verdicts'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -95,8 +95,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/commands/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_requests'),
+        schema = getvariable('schema_requests'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -105,8 +105,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/states/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_commands'),
+        schema = getvariable('schema_commands'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -115,8 +115,8 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/acks/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_states'),
+        schema = getvariable('schema_states'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
@@ -125,10 +125,22 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
-        getvariable('root') || '/deadletters/*/*.parquet',
-        union_by_name = true,
+        getvariable('files_acks'),
+        schema = getvariable('schema_acks'),
+        hive_partitioning = true,
+        hive_types = {'day': date}
+    )
+    union all
+    select
+        kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
+        appended_at, undecodable, undecodable_value, day
+    from read_parquet(
+        getvariable('files_deadletters'),
+        schema = getvariable('schema_deadletters'),
         hive_partitioning = true,
         hive_types = {'day': date}
     )
 )
-select * from every where undecodable is not null;
+select * from every
+where undecodable is not null
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

@@ -3,9 +3,10 @@
 create view staging.verdicts as
 select * exclude (undecodable, undecodable_value)
 from read_parquet(
-    getvariable('root') || '/verdicts/*/*.parquet',
-    union_by_name = true,
+    getvariable('files_verdicts'),
+    schema = getvariable('schema_verdicts'),
     hive_partitioning = true,
     hive_types = {'day': date}
 )
-where starts_with(schema, 'verdict/');
+where starts_with(schema, 'verdict/')
+    and (getvariable('known_at') is null or appended_at <= getvariable('known_at'));

@@ -1,0 +1,1 @@
+"""Which cards are getting worse: statistics of ECC error counts over a fleet's history."""

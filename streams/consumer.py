@@ -6,7 +6,7 @@ record of an input is fetched here before the rebalance has ended.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from typing import Any, cast
 
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
@@ -105,12 +105,7 @@ class SafeConsumer(Consumer):
         """The offset after the last record of each partition's last batch."""
         if not reported:
             return {}
-        conf, transport = self.app.conf, cast("Any", self.transport)
-        reader = AIOKafkaConsumer(
-            bootstrap_servers=server_list(transport.url, transport.default_port),
-            fetch_max_wait_ms=self.fetch_wait_ms,
-            **credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
-        )
+        reader = self._reader()
         ends: dict[Any, int] = {}
         await reader.start()
         try:
@@ -125,6 +120,43 @@ class SafeConsumer(Consumer):
         finally:
             await reader.stop()
         return ends
+
+    def _reader(self) -> Any:  # noqa: ANN401 (aiokafka's)
+        """A consumer beside the group's, not started."""
+        conf, transport = self.app.conf, cast("Any", self.transport)
+        return AIOKafkaConsumer(
+            bootstrap_servers=server_list(transport.url, transport.default_port),
+            fetch_max_wait_ms=self.fetch_wait_ms,
+            max_partition_fetch_bytes=conf.consumer_max_fetch_size,
+            **credentials_to_aiokafka_auth(conf.broker_credentials, conf.ssl_context),
+        )
+
+    async def changelogs(
+        self, after: Mapping[Any, int], to: Mapping[Any, int], within_s: float
+    ) -> AsyncIterator[list[Any]]:
+        """Messages of some partitions, a list of one partition's at a time, in order.
+
+        From behind the offsets ``after`` up to at least ``to``, or as far as ``within_s`` goes.
+        """
+        if not after:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        reader = self._reader()
+        await reader.start()
+        try:
+            reader.assign(list(after))
+            for tp, offset in after.items():
+                reader.seek(tp, offset + 1)
+            left = dict(after)
+            while left and loop.time() < deadline:
+                batches = await reader.getmany(timeout_ms=self.fetch_wait_ms, max_records=2000)
+                for tp, messages in batches.items():
+                    yield messages
+                    if messages[-1].offset >= to[tp]:
+                        left.pop(tp, None)
+        finally:
+            await reader.stop()
 
     async def seek_to_committed(self) -> Mapping[Any, int]:
         """Seek to the committed offsets, and to the first one where there is none."""

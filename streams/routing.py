@@ -2,17 +2,22 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from evidence.decisions import Command, DeadLetter, DesiredState, Suspicion, Verdict
 from evidence.topics import CLUSTER_KEY
 from evidence.wire import cloudevents_headers, encode
+from streams.config import SigningError
 
-__all__ = ["ROUTES", "Outgoing", "Route", "outgoing"]
+__all__ = ["ROUTES", "SIGNED_TOPICS", "Outgoing", "Route", "Signs", "outgoing", "signer"]
 
 _Headers = list[tuple[str, bytes]]
+
+#: What schedulers act upon, and so what is signed where the worker has a key.
+SIGNED_TOPICS = frozenset({"isolation.commands", "isolation.state"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +82,24 @@ def outgoing(record: Struct, routes: Mapping[type[Struct], Route] = ROUTES) -> O
         return None
     headers = None if route.headers is None else route.headers(record)
     return Outgoing(route.topic, key, encode(record), headers)
+
+
+class Signs(Protocol):
+    """Signs messages: `evidence.signing.Signer`."""
+
+    def headers(self, topic: str, value: bytes) -> _Headers:
+        """Kafka headers for one message; ``topic`` is the full name."""
+
+
+def signer(key: Path | None) -> Signs | None:
+    """What signs with the key of a file, or None without one. Raises SigningError."""
+    if key is None:
+        return None
+    try:
+        from evidence.signing import KeyFileError, Signer  # noqa: PLC0415 (only who signs needs it)
+    except ImportError as error:
+        raise SigningError(f"signing_key needs the package {error.name}") from error
+    try:
+        return Signer.read(key)
+    except KeyFileError as error:
+        raise SigningError(f"signing_key: {error}") from error

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from time import perf_counter
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -27,6 +28,7 @@ from evidence.records import Tick
 from evidence.wire import DecodeError, decode, decoder
 from rules.stage import Arrived
 from streams.config import TooLargeError
+from streams.counts import StageCounts, labels
 from streams.deadletters import cut, letter, undeliverable
 from streams.routing import Outgoing, outgoing
 from streams.stage import Stage
@@ -68,6 +70,10 @@ class _Work:
 class Runner:
     """One stage in one worker.
 
+    What the metrics read, from the worker's loop: ``counts`` (`streams.counts.StageCounts`),
+    ``time`` (``time.now`` and ``time.last``: the stage's time and the last tick of each partition),
+    ``states`` (``len``, and ``items`` of each key's live state) and ``stage.name``.
+
     ``at_point`` is told "outputs-acknowledged", "state-kept" and "acked" after each part of a
     batch that had outputs or state; the tests kill the process there.
     """
@@ -84,8 +90,7 @@ class Runner:
         self.stage = stage
         self.states = states
         self.time = StageTime(stage.topics)
-        self.taken = 0
-        self.dropped = 0
+        self.counts = StageCounts()
         self._kafka = kafka
         self._batch_size = batch_size
         self._at_point = at_point
@@ -100,13 +105,19 @@ class Runner:
         ``message`` has Kafka's key, value, partition, offset, headers and timestamp (seconds).
         Waits only when a whole batch is already waiting. Never raises for what is in the message.
         """
-        self.taken += 1
+        counts = self.counts
+        counts.taken += 1
+        counts.positions[topic, message.partition] = message.offset
+        began = perf_counter()
         work = _Work(ack, datetime.fromtimestamp(message.timestamp or 0.0, UTC))
         try:
             self._step_message(topic, message, work)
         except Exception as error:  # noqa: BLE001 (whatever a step raises: the next record goes on)
+            counts.failed += 1
             self._bury(topic, message, work, error)
+        counts.steps.add(perf_counter() - began)
         self._work.append(work)
+        counts.queued = len(self._work)
         self._wake.set()
         while len(self._work) >= self._batch_size:
             self._room.clear()
@@ -126,6 +137,7 @@ class Runner:
                     return
                 for _ in batch:
                     self._work.popleft()
+                self.counts.queued = len(self._work)
                 self._room.set()
 
     def _step_message(self, topic: str, message: Any, work: _Work) -> None:  # noqa: ANN401
@@ -136,13 +148,15 @@ class Runner:
         except Exception:  # noqa: BLE001 (decode again, for the sentence)
             record = decode(topic, message.value)
         if type(record) is Tick:
+            self.counts.ticks += 1
             self._step_tick(topic, message.partition, record.at, work)
             return
         if message.key is None:
             raise DecodeError(f"topic {topic}: message without a key")
         live = self.states.of(message.key, message.partition)
         if message.offset <= live.seen.get(topic, -1):
-            return  # redelivered: its outputs are out and its state is kept
+            self.counts.redelivered += 1
+            return  # its outputs are out and its state is kept
         # Without its offset: what was seen is kept here, also across a topic that was made anew.
         state, outputs = self.stage.step(live.state, Arrived(topic, record, work.at))
         sent = self._outgoing(outputs)
@@ -190,14 +204,15 @@ class Runner:
     def _outgoing(self, outputs: Iterable[Struct]) -> list[Outgoing]:
         sent = []
         for output in outputs:
+            self.counts.outputs[labels(output)] += 1
             message = outgoing(output, self.stage.routes)
             if message is None:
-                self.dropped += 1
+                self.counts.dropped += 1
                 _LOG.warning(
                     "%s stage: a %s names no host to be sent to and was dropped (%d so far): %s",
                     self.stage.name,
                     type(output).__name__.lower(),
-                    self.dropped,
+                    self.counts.dropped,
                     getattr(output, "reason", ""),
                 )
             else:
@@ -226,6 +241,7 @@ class Runner:
         ]
 
     async def _settle(self, batch: list[_Work]) -> None:
+        began = perf_counter()
         outputs = [(work, output) for work in batch for output in work.outputs]
         if outputs:
             await self._send_all(outputs)
@@ -233,6 +249,7 @@ class Runner:
         # Only the last state of each key: the ones between were never seen outside.
         writes = {key: write for work in batch for key, write in work.writes.items()}
         if writes:
+            self.counts.writes += len(writes)
             kept = [
                 self._kafka.keep(key, value, partition)
                 for key, (value, partition) in writes.items()
@@ -241,6 +258,8 @@ class Runner:
             self._at_point("state-kept")
         for work in batch:
             await work.ack()
+        self.counts.batches.add(len(batch))
+        self.counts.settles.add(perf_counter() - began)
         if outputs or writes:
             self._at_point("acked")
 
@@ -259,6 +278,7 @@ class Runner:
             await self._send_refused(work, output)
 
     async def _send_refused(self, work: _Work, output: Outgoing) -> None:
+        self.counts.too_large += 1
         _LOG.warning(
             "%s stage: a message of %d bytes for %s is too large for the broker",
             self.stage.name,

@@ -6,8 +6,7 @@ in memory may be ahead of it. A key belongs to the partition its records came fr
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +16,7 @@ from msgspec import Raw, Struct
 
 from streams.stage import Stage
 
-__all__ = ["Kept", "Live", "StateTooLargeError", "States", "newest_seen", "read_kept"]
+__all__ = ["Kept", "Live", "StateTooLargeError", "States", "read_kept"]
 
 _LOG = logging.getLogger(__name__)
 _ENCODER = msgspec.json.Encoder()
@@ -50,18 +49,6 @@ def read_kept(value: bytes) -> Kept:
     return _DECODER.decode(value)
 
 
-def newest_seen(table: Mapping[bytes, bytes]) -> dict[tuple[str, int], int]:
-    """The highest offset that any key has seen of each (short topic name, partition)."""
-    newest: dict[tuple[str, int], int] = {}
-    for value in table.values():
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            kept = _DECODER.decode(value)
-            for topic, offset in kept.seen.items():
-                place = topic, kept.partition
-                newest[place] = max(offset, newest.get(place, -1))
-    return newest
-
-
 @dataclass(slots=True)
 class Live:
     """One key in memory."""
@@ -84,6 +71,10 @@ class States:
 
     def __len__(self) -> int:
         return len(self._live)
+
+    def items(self) -> Iterable[tuple[bytes, Live]]:
+        """Every key with its live state, to be read and not changed."""
+        return self._live.items()
 
     def of(self, key: bytes, partition: int) -> Live:
         """The state of a key, empty when it has none yet (and then not remembered)."""
@@ -134,26 +125,15 @@ class States:
         """Ask a key again in a minute: its step failed on a tick and would on the next one."""
         self._due[partition][key] = now + _RETRY
 
-    def restore(
-        self,
-        table: Mapping[bytes, bytes],
-        partitions: Collection[int],
-        ends: Mapping[tuple[str, int], int],
-    ) -> Iterator[bytes]:
-        """Fill memory from the recovered table; yields the keys of other workers' partitions.
-
-        ``ends`` has the end offset of each (short topic name, partition): an offset seen at or
-        beyond it is of a topic that was deleted and made anew, and is not held against its records.
-        """
+    def restore(self, rows: Iterable[tuple[int, bytes, bytes]]) -> None:
+        """Fill memory from the recovered table: partition, key and value of everything in it."""
         self._live.clear()
         self._due.clear()
-        for key, value in table.items():
+        for partition, key, value in rows:
             try:
                 kept = _DECODER.decode(value)
-                if kept.partition not in partitions:
-                    yield key
-                    continue
                 state = self._read_state(kept.state)
+                self.remember(key, Live(partition, state, kept.seen))
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 _LOG.error(
                     "%s stage: the kept state of %r cannot be read and starts anew: %s",
@@ -161,17 +141,35 @@ class States:
                     key,
                     error,
                 )
-                continue
-            seen = {
-                topic: offset
-                for topic, offset in kept.seen.items()
-                if offset < ends.get((topic, kept.partition), offset + 1)
-            }
-            if seen != kept.seen:
+
+    def newest_seen(self) -> dict[tuple[str, int], int]:
+        """The highest offset that any key has seen of each (short topic name, partition)."""
+        newest: dict[tuple[str, int], int] = {}
+        for live in self._live.values():
+            for topic, offset in live.seen.items():
+                place = topic, live.partition
+                if offset > newest.get(place, -1):
+                    newest[place] = offset
+        return newest
+
+    def forget_beyond(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Forget the offsets seen in topics that were deleted and made anew since.
+
+        ``ends`` has the end offset of each (short topic name, partition): one seen at or beyond it
+        is not held against the records of the new topic.
+        """
+        for key, live in self._live.items():
+            gone = [
+                topic
+                for topic, offset in live.seen.items()
+                if offset >= ends.get((topic, live.partition), offset + 1)
+            ]
+            if gone:
                 _LOG.warning(
                     "%s stage: topics of %r were made anew since its state was kept: %s",
                     self._stage.name,
                     key,
-                    ", ".join(sorted(kept.seen.keys() - seen.keys())),
+                    ", ".join(sorted(gone)),
                 )
-            self.remember(key, Live(kept.partition, state, seen))
+            for topic in gone:
+                del live.seen[topic]

@@ -28,31 +28,35 @@ def tick(now: datetime, *position: object) -> Tick:
 
 
 class StageTime:
-    """The time of one stage in each of its partitions."""
+    """The time of one stage in each of its partitions.
+
+    ``last`` has the last tick of each topic (short name) by partition, ``now`` the time they make;
+    both are for reading.
+    """
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics: Collection[str] = tuple(filter(is_ticked, topics))
-        self._last: dict[int, dict[str, datetime]] = {}
-        self._now: dict[int, datetime] = {}
+        self.last: dict[int, dict[str, datetime]] = {}
+        self.now: dict[int, datetime] = {}
 
     def advance(self, topic: str, partition: int, at: datetime) -> datetime | None:
         """Take one tick; returns the stage's new time if that moved it, else None.
 
         Time never goes back: a tick older than the last one (two workers' clocks) changes nothing.
         """
-        last = self._last.setdefault(partition, {})
+        last = self.last.setdefault(partition, {})
         if topic in last and at <= last[topic]:
             return None
         last[topic] = at
         if len(last) < len(self._topics):
             return None
         now = min(last.values())
-        if partition in self._now and now <= self._now[partition]:
+        if partition in self.now and now <= self.now[partition]:
             return None
-        self._now[partition] = now
+        self.now[partition] = now
         return now
 
     def forget(self) -> None:
         """Start anew: partitions were assigned, and others may have been ticked meanwhile."""
-        self._last.clear()
-        self._now.clear()
+        self.last.clear()
+        self.now.clear()

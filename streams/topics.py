@@ -6,25 +6,39 @@ that it creates itself while it joins may be left out of its first assignment.
 
 import logging
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from evidence.topics import TOPICS, Key
 from streams.config import TopicsError, WorkerConfig
 from streams.stage import Stage
 
-__all__ = ["prepare"]
+__all__ = ["Prepared", "prepare"]
 
 _LOG = logging.getLogger(__name__)
 _TOPIC_EXISTS, _INVALID_CONFIG = 36, 40  # Kafka protocol error codes
 _ASK_AGAIN_S = 0.3
 
 
-def prepare(config: WorkerConfig, stages: Iterable[Stage[Any]]) -> dict[str, int]:
-    """Check the stages' input topics and create their changelogs; returns each topic's partitions.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the start check found: partitions of every topic, and Kafka's ids of the changelogs.
+
+    A topic that is deleted and made anew has another id; a broker older than 2.8 gives none.
+    """
+
+    counts: Mapping[str, int]
+    ids: Mapping[str, str]
+
+
+def prepare(config: WorkerConfig, stages: Iterable[Stage[Any]]) -> Prepared:
+    """Check the stages' input topics and create their changelogs.
 
     Waits up to ``start_timeout_s`` for topics that are missing (whoever creates them may be
     starting too). Raises TopicsError with one sentence when they stay missing, when the inputs of
@@ -44,20 +58,24 @@ def prepare(config: WorkerConfig, stages: Iterable[Stage[Any]]) -> dict[str, int
             _check(config, stage, counts)
         changelogs = {config.changelog(stage.name): _inputs(config, stage) for stage in stages}
         found = _counts(admin, changelogs.keys())
-        for name, inputs in changelogs.items():
-            right = counts[inputs[0]]
-            if name not in found:
-                _create(admin, config, name, right)
-            elif found[name] != right:
-                raise TopicsError(
-                    f"Changelog {name} has {found[name]} partitions and {inputs[0]} has {right}: "
-                    "the partition count was changed, which is a migration."
-                )
         created = sorted(changelogs.keys() - found.keys())
+        for name in created:
+            _create(admin, config, name, counts[changelogs[name][0]])
         if created:
             _LOG.info("created %s", ", ".join(created))
             admin.wait_for_topics(created, timeout_ms=int(config.start_timeout_s * 1000))
-    return counts
+        described = _described(admin, changelogs.keys())
+    for name, inputs in changelogs.items():
+        right, has = counts[inputs[0]], len(described[name]["partitions"])
+        if has != right:
+            raise TopicsError(
+                f"Changelog {name} has {has} partitions and {inputs[0]} has {right}: "
+                "the partition count was changed, which is a migration."
+            )
+    return Prepared(
+        counts | {name: len(one["partitions"]) for name, one in described.items()},
+        {name: _id(one) for name, one in described.items()},
+    )
 
 
 def _inputs(config: WorkerConfig, stage: Stage[Any]) -> list[str]:
@@ -66,6 +84,12 @@ def _inputs(config: WorkerConfig, stage: Stage[Any]) -> list[str]:
 
 def _check(config: WorkerConfig, stage: Stage[Any], counts: Mapping[str, int]) -> None:
     inputs = _inputs(config, stage)
+    for name, full in zip(stage.topics, inputs, strict=True):
+        if TOPICS[name].key is Key.CLUSTER and counts[full] != 1:
+            raise TopicsError(
+                f"Topic {full} must have 1 partition and has {counts[full]}: "
+                "what concerns the whole cluster is decided in one place."
+            )
     if len({counts[name] for name in inputs}) > 1:
         listed = ", ".join(f"{name} {counts[name]}" for name in inputs)
         raise TopicsError(
@@ -93,11 +117,20 @@ def _admin(config: WorkerConfig, deadline: float) -> Iterator[KafkaAdminClient]:
         admin.close()
 
 
-def _counts(admin: KafkaAdminClient, names: Iterable[str]) -> dict[str, int]:
+def _described(admin: KafkaAdminClient, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What Kafka says of the topics that exist."""
     described = admin.describe_topics(sorted(names))
-    return {
-        found["name"]: len(found["partitions"]) for found in described if found["error_code"] == 0
-    }
+    return {found["name"]: found for found in described if found["error_code"] == 0}
+
+
+def _counts(admin: KafkaAdminClient, names: Iterable[str]) -> dict[str, int]:
+    return {name: len(found["partitions"]) for name, found in _described(admin, names).items()}
+
+
+def _id(described: Mapping[str, Any]) -> str:
+    """Kafka's id of a topic; empty where it gives none."""
+    given = str(described.get("topic_id") or "")
+    return "" if given == str(uuid.UUID(int=0)) else given
 
 
 def _create(admin: KafkaAdminClient, config: WorkerConfig, name: str, partitions: int) -> None:

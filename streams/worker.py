@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import faust
 import uvloop
@@ -20,12 +21,14 @@ import uvloop
 from evidence.wire import encode
 from streams.app import build
 from streams.config import WorkerConfig, WorkerCrashed
+from streams.metrics import serve
 from streams.restore import desired_states
 from streams.runner import Runner
 from streams.stage import Stage
 from streams.stall import Sparing, Stall
+from streams.tables import TableStore
 from streams.ticks import TICK_KEY, is_ticked, tick
-from streams.topics import prepare
+from streams.topics import Prepared, prepare
 
 __all__ = ["WorkerConfig", "run"]
 
@@ -61,12 +64,16 @@ def run(
         logging.getLogger(name).addFilter(Sparing())
     own = stages is None
     stages = stages or _stages(config)
-    counts = prepare(config, stages)
+    prepared = prepare(config, stages)
     if own:
         stages = _begun(config, stages)
     config.state_dir.mkdir(parents=True, exist_ok=True)
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # Faust's threads make loops too
-    error = asyncio.run(_serve(config, stages, counts, clock, at_point))
+    ending: list[threading.Timer] = []
+    error = asyncio.run(_serve(config, stages, prepared, clock, at_point, ending))
+    if all(one.daemon or one is threading.main_thread() for one in threading.enumerate()):
+        for timer in ending:
+            timer.cancel()
     if error is not None:
         raise WorkerCrashed(f"The worker stopped: {error}") from error
 
@@ -91,30 +98,35 @@ def _begun(config: WorkerConfig, stages: Sequence[Stage[Any]]) -> list[Stage[Any
 async def _serve(
     config: WorkerConfig,
     stages: Sequence[Stage[Any]],
-    counts: dict[str, int],
+    prepared: Prepared,
     clock: Callable[[], datetime],
     at_point: Callable[[str], None],
+    ending: list[threading.Timer],
 ) -> BaseException | None:
-    """Run until a signal (returns None) or a crash (returns why)."""
-    app, runners = build(config, stages, counts, at_point)
+    """Run until a signal (returns None) or a crash (returns why).
+
+    ``ending`` gets what ends the process if its tasks and threads do not; to be cancelled when
+    they have.
+    """
+    app, runners = build(config, stages, prepared, at_point)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     started = asyncio.create_task(app.start())
     tasks = [asyncio.create_task(runner.settle()) for runner in runners]
+    tasks.insert(0, asyncio.create_task(serve(app, config, runners, partial(_flows, app), clock)))
     tasks.append(asyncio.create_task(_send_ticks(app, config, stages, clock)))
     tasks.append(asyncio.create_task(_watch(app, config, runners)))
     error = await _until_stopped(app, stop, [started, *tasks])
     _LOG.info("worker stops%s", "" if error is None else f": {error}")
-    end = _end_by_force(config.stop_timeout_s, code=0 if error is None else 1)
+    ending.append(_end_by_force(config.stop_timeout_s, code=0 if error is None else 1))
     tasks[-1].cancel()
     tasks[-2].cancel()
     with contextlib.suppress(Exception):
         await app.stop()
     for task in (started, *tasks):
         task.cancel()
-    end.cancel()
     return error
 
 
@@ -192,7 +204,8 @@ def _recovered(app: faust.App) -> Iterable[object]:
 async def _watch(app: faust.App, config: WorkerConfig, runners: Sequence[Runner]) -> None:
     """Raise WorkerCrashed when nothing moves, though our own ticks should come back.
 
-    A stage moves when it reads; before that, the worker moves when its changelogs are read.
+    A stage moves when it reads; before that, the worker moves when its changelogs are read. The
+    tables are put on disk here, so that a disk that is full ends the worker too.
     """
     inputs = {
         runner: {config.kafka.topic(name) for name in runner.stage.topics if is_ticked(name)}
@@ -202,13 +215,15 @@ async def _watch(app: faust.App, config: WorkerConfig, runners: Sequence[Runner]
     said = False
     while True:
         await asyncio.sleep(0.5)
+        for table in app.tables.values():
+            cast("TableStore", table.data).flush()
         if _flows(app):
             if not said:
                 said = True
                 _LOG.info("worker ready: %s", ", ".join(runner.stage.name for runner in runners))
             assigned = {tp.topic for tp in app.consumer.assignment()}
             progress: dict[str, object] = {
-                runner.stage.name: runner.taken
+                runner.stage.name: runner.counts.taken
                 for runner, names in inputs.items()
                 if names & assigned
             }

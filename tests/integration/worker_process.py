@@ -1,17 +1,19 @@
 """A worker with small stages of its own, run as a process so that it can be killed.
 
-Arguments: bootstrap, prefix, partitions, state folder, and optionally POINT:N, the point of the
-N-th settled batch at which it kills itself.
+Arguments: bootstrap, prefix, partitions, state folder; then any of POINT:N (it kills itself at
+this point of its N-th settled batch), POINT:N:stop (it stops itself there, as by SIGSTOP), and
+NAME=VALUE for a setting, with the tables in memory unless ``store`` says otherwise.
 """
 
+import json
 import logging
 import os
 import signal
 import sys
 from collections import Counter
 from datetime import datetime, timedelta
-from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from evidence.decisions import (
@@ -131,23 +133,38 @@ STAGES = [
 
 
 def main() -> int:
-    bootstrap, prefix, partitions, folder, *kill = sys.argv[1:]
+    bootstrap, prefix, partitions, folder, *more = sys.argv[1:]
+    settings = dict(one.split("=", 1) for one in more if "=" in one)
+    points = [one for one in more if "=" not in one]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     passed: Counter[str] = Counter()
 
     def at_point(point: str) -> None:
         passed[point] += 1
-        if kill == [f"{point}:{passed[point]}"]:
+        if f"{point}:{passed[point]}" in points:
             os.kill(os.getpid(), signal.SIGKILL)
+        if f"{point}:{passed[point]}:stop" in points:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
-    config = WorkerConfig(
-        kafka=Kafka(bootstrap=bootstrap, prefix=prefix, partitions=int(partitions)),
-        state_dir=Path(folder),
-        tick_s=0.2,
-        session_timeout_s=6.0,
-        start_timeout_s=5.0,
-        send_timeout_s=20.0,
-        stall_s=30.0,
+    given = {
+        "tick_s": 0.2,
+        "session_timeout_s": 6.0,
+        "start_timeout_s": 5.0,
+        "send_timeout_s": 20.0,
+        "stall_s": 30.0,
+        "store": "memory",
+        "metrics_listen": "",  # several workers run here
+        "state_dir": folder,
+        **settings,
+    }
+    kafka = Kafka(
+        bootstrap=bootstrap,
+        prefix=prefix,
+        partitions=int(partitions),
+        **json.loads(os.environ.get("KAFKA_SETTINGS", "{}")),
+    )
+    config = msgspec.convert(
+        given | {"kafka": kafka}, WorkerConfig, strict=False, dec_hook=lambda kind, one: kind(one)
     )
     try:
         run(config, STAGES, at_point=at_point)

@@ -13,6 +13,7 @@ from rules.tables import load
 from streams.app import build
 from streams.config import WorkerConfig, WorkerCrashed
 from streams.stages import bind
+from streams.topics import Prepared
 
 
 class Seen(ClusterMetadata):
@@ -37,7 +38,7 @@ def crashes(tmp_path: Path, shown: set[str] | None) -> list[BaseException]:
         ended.append(error)
 
     async def hand_out() -> None:
-        app, _ = build(config, stages, dict.fromkeys(full, 1))
+        app, _ = build(config, stages, Prepared(dict.fromkeys(full, 1), {}))
         app.crash = crash
         wanted = full | {config.changelog(stage.name) for stage in stages}
         told = Seen(*(wanted if shown is None else shown))

@@ -225,7 +225,7 @@ def test_a_redelivery_after_a_crash_once_the_state_was_kept_is_passed_over() -> 
     first, second = Wire(), Wire()
     drive(first, [kernel(0, "line")])
     restored = States(stage(), 10_000)
-    list(restored.restore(first.table, {0}, {("kernel", 0): 1}))
+    restored.restore((0, key, value) for key, value in first.table.items())
 
     drive(second, [kernel(0, "line"), kernel(1, "line")], restored)
 
@@ -298,7 +298,7 @@ def test_a_suspicion_for_nobody_is_counted_and_the_state_still_kept() -> None:
 
     runner = drive(wire, [kernel(0, "hostless")])
 
-    assert runner.dropped == 1
+    assert runner.counts.dropped == 1
     assert wire.reasons() == []
     assert b"node-a" in wire.table
 

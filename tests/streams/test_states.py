@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from rules.stage import Arrived
 from streams.stage import Stage
-from streams.states import Live, States, StateTooLargeError, newest_seen, read_kept
+from streams.states import Live, States, StateTooLargeError, read_kept
 
 START = datetime(2026, 11, 3, 9, 12, 44, tzinfo=UTC)
 
@@ -38,21 +38,11 @@ def test_what_is_written_restores_the_same_state_partition_and_offsets() -> None
     value = before.advance(b"node-a", live, Count(7, START))
     assert value is not None
 
-    assert list(after.restore({b"node-a": value}, {2}, {("kernel", 2): 50})) == []
+    after.restore([(2, b"node-a", value)])
+    after.forget_beyond({("kernel", 2): 50})
 
     assert after.of(b"node-a", 0) == Live(2, Count(7, START), {"kernel": 41})
     assert after.due(2, START) == [b"node-a"]
-
-
-def test_keys_of_other_workers_partitions_are_named_and_not_kept() -> None:
-    before, after = states(), states()
-    mine = before.advance(b"mine", Live(0, Count()), Count(1))
-    theirs = before.advance(b"theirs", Live(1, Count()), Count(2))
-    assert mine is not None
-    assert theirs is not None
-
-    assert list(after.restore({b"mine": mine, b"theirs": theirs}, {0}, {})) == [b"theirs"]
-    assert len(after) == 1
 
 
 def test_a_topic_made_anew_is_read_from_its_start() -> None:
@@ -61,7 +51,8 @@ def test_a_topic_made_anew_is_read_from_its_start() -> None:
     value = before.advance(b"node-a", live, Count(1))
     assert value is not None
 
-    list(after.restore({b"node-a": value}, {0}, {("kernel", 0): 3, ("gpu", 0): 11}))
+    after.restore([(0, b"node-a", value)])
+    after.forget_beyond({("kernel", 0): 3, ("gpu", 0): 11})
 
     assert after.of(b"node-a", 0).seen == {"gpu": 10}
 
@@ -69,9 +60,7 @@ def test_a_topic_made_anew_is_read_from_its_start() -> None:
 def test_a_kept_state_that_cannot_be_read_starts_anew(caplog: pytest.LogCaptureFixture) -> None:
     kept = states()
 
-    list(
-        kept.restore({b"node-a": b'{"partition":0,"state":{"count":"x"}}', b"b": b"\xff"}, {0}, {})
-    )
+    kept.restore([(0, b"node-a", b'{"partition":0,"state":{"count":"x"}}'), (0, b"b", b"\xff")])
 
     assert kept.of(b"node-a", 0).state == Count()
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
@@ -124,13 +113,14 @@ def test_the_newest_offset_seen_of_each_place_is_found() -> None:
         kept.advance(b"b", Live(0, Count(), {"kernel": 9}), Count(1)),
         kept.advance(b"c", Live(1, Count(), {"kernel": 3}), Count(1)),
     ]
-    table = {bytes([index]): value for index, value in enumerate(values) if value is not None}
+    after = states()
+    after.restore(
+        (1 if index == 2 else 0, bytes([index]), value)
+        for index, value in enumerate(values)
+        if value is not None
+    )
 
-    assert newest_seen(table | {b"bad": b"\xff"}) == {
-        ("kernel", 0): 9,
-        ("gpu", 0): 2,
-        ("kernel", 1): 3,
-    }
+    assert after.newest_seen() == {("kernel", 0): 9, ("gpu", 0): 2, ("kernel", 1): 3}
 
 
 def test_the_tables_value_is_readable_json() -> None:

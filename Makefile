@@ -39,14 +39,16 @@ slow: $(READY) ## Run the tests that take long (5 is pytest's word for: there ar
 	@$(FETCH_KAFKA)
 	$(BIN)/pytest -m slow $(PYTEST_FLAGS) || [ $$? -eq 5 ]
 
-parts: ## Install the Debian packages that some tests run against (as root)
+parts: ## Install the Debian packages that some tests run against (as root), build Kubernetes
 	bash deploy/test-parts.sh
+	@bash deploy/test-apiserver.sh > /dev/null || echo "Left out: the tests on Kubernetes." >&2
 
 lint: $(READY) ## ruff, ruff format, mypy and codespell
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy deploy/kafka/local_kafka.py
+	$(BIN)/mypy deploy/kubernetes/local_plane.py
 	MYPYPATH=bench $(BIN)/mypy bench/accuracy.py bench/fleet
 	$(BIN)/codespell
 

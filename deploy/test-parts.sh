@@ -6,7 +6,10 @@ set -euo pipefail
 packages=(
     gcc libc6-dev                          # the stand-in of libnvidia-ml
     ibsim-utils infiniband-diags opensm    # the fabric
+    slurm-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge  # a cluster on loopback
+    python3-torch                          # torchrun and gloo, for an elastic job of three nodes
     openssl                                # certificates of a broker that speaks TLS
+    prometheus prometheus-alertmanager     # promtool and amtool: alert rules and their tests
     systemd systemd-journal-remote         # journalctl, a writer of journal files, systemd-analyze
 )
 

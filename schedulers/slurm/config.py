@@ -1,0 +1,43 @@
+"""Settings of the Slurm adapter: where Slurm's programs are, and what becomes of running jobs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["SlurmConfig"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmConfig:
+    """One Slurm cluster.
+
+    ``programs`` is the folder of scontrol, squeue and scancel (None: on the PATH), ``conf`` the
+    slurm.conf (None: Slurm's own default), ``timeout_s`` one call's. ``node_name`` makes a node's
+    name of a host's: ``{host}``, or ``{short}`` for the part before the first dot.
+    ``rack_feature`` names the node feature that a rack's nodes have: ``{rack}``.
+
+    At level `drain` running jobs get ``checkpoint_signal`` (empty: none; a batch script that does
+    not trap it dies of it) and are requeued after ``drain_patience_s``; at `evict` they are
+    requeued at once, and where they cannot be, cancelled if ``cancel_at_evict``. A job whose
+    comment has the word ``leave_jobs_with`` is left to its own supervisor.
+    """
+
+    programs: Path | None = None
+    conf: Path | None = None
+    timeout_s: float = 20.0
+    node_name: str = "{host}"
+    rack_feature: str = "{rack}"
+    checkpoint_signal: str = ""
+    drain_patience_s: float = 300.0
+    cancel_at_evict: bool = True
+    leave_jobs_with: str = "ringfence:elastic"
+
+    def __post_init__(self) -> None:
+        if self.timeout_s <= 0 or self.drain_patience_s < 0:
+            raise ValueError("timeout_s must be more than 0 seconds, drain_patience_s not less")
+        for name in ("node_name", "rack_feature"):
+            try:
+                getattr(self, name).format(host="h", short="h", rack="r")
+            except (KeyError, IndexError, ValueError):
+                raise ValueError(
+                    f"{name} {getattr(self, name)!r} may name {{host}}, {{short}} or {{rack}} only"
+                ) from None

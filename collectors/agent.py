@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from collectors.config import AgentConfig
 from collectors.doctor import Finding, examine
-from collectors.metrics import Metrics, Server
+from collectors.metrics import Metrics
 from collectors.notify import Notifier
 from collectors.registry import GpuCollector, gpu_sources, node_of, sources_of
 from collectors.shipping.packing import encodable
@@ -24,6 +24,7 @@ from collectors.shipping.shipper import Shipper
 from collectors.shipping.spool import SpoolInUseError
 from collectors.source import Source
 from collectors.waiting import Waiter
+from vitals.http import Server
 
 __all__ = ["AgentConfig", "Chores", "Finding", "SpoolInUseError", "once", "rounds", "run"]
 

@@ -8,12 +8,9 @@ from typing import Literal
 from collectors.nccl.pattern import matcher
 from collectors.node.place import PLACES
 from evidence.transport import Kafka
+from vitals.address import listen_address
 
-__all__ = ["AgentConfig", "listen_address"]
-
-# 127.0.0.1:9455, [::1]:9455, localhost:9455
-_LISTEN = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<name>[^\s:\[\]/]+)):(?P<port>\d{1,5})")
-_LAST_PORT = 65_535
+__all__ = ["AgentConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +74,6 @@ class AgentConfig:
             listen_address(self.metrics_listen)
         if self.rack_pattern is not None:
             _check_places(self.rack_pattern)
-
-
-def listen_address(text: str) -> tuple[str, int]:
-    """Split ``HOST:PORT`` (port 0: any free one); raises ValueError where it is not that."""
-    found = _LISTEN.fullmatch(text.strip())
-    if found is None or int(found["port"]) > _LAST_PORT:
-        raise ValueError(f"metrics_listen: {text!r} is not HOST:PORT")
-    return found["six"] or found["name"], int(found["port"])
 
 
 def _check_places(pattern: str) -> None:

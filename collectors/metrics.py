@@ -3,39 +3,21 @@
 Every value is read when it is asked for; between two scrapes it costs nothing.
 """
 
-import contextlib
-import http.server
-import importlib.metadata
-import json
-import logging
-import socket
-import socketserver
-import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from collectors.config import listen_address
+from collectors.gpu.figures import cards
 from collectors.shipping.shipper import Shipper
 from collectors.source import Source
+from vitals.families import Values, gauge, info
 
-__all__ = ["Metrics", "Server"]
-
-_LOG = logging.getLogger(__name__)
+__all__ = ["Metrics"]
 
 #: The loop returns twice a second at least; when it has not for so long, it is stuck in a read.
 _STUCK_S = 15.0
-#: So long a client has for its question and our answer, however slowly it speaks, and so many are
-#: heard at once: who holds a connection must not keep a probe from its answer.
-_CLIENT_S = 5.0
-_CLIENTS = 8
-#: Rest when no connection can be taken, since the one that waits stays there.
-_NO_DESCRIPTOR_S = 0.2
 
 
 class Metrics:
@@ -60,11 +42,11 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Every figure as it is now."""
-        info = InfoMetricFamily("ringfence_agent", "The agent of this node")
-        info.add_metric([], {"version": _version(), "host": self._host})
-        yield info
+        yield info("ringfence_agent", "The agent of this node", host=self._host)
         yield from self._of_collectors()
         yield from self._of_shipping()
+        # Whatever takes ticks of GPUs keeps its last one.
+        yield from cards(getattr(one.collector, "latest", None) for one in self._sources)
 
     def _of_collectors(self) -> Iterator[Metric]:
         now = time.monotonic()
@@ -127,133 +109,8 @@ class Metrics:
             "clock_skew_seconds": ("How far this clock is ahead of Kafka's", shipper.clock_skew_s),
         }
         for suffix, (words, value) in plain.items():
-            if value is not None:
-                yield GaugeMetricFamily(f"ringfence_shipper_{suffix}", words, value=float(value))
-
-
-class Server:
-    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` over plain HTTP, on a few threads."""
-
-    def __init__(self, listen: str, metrics: Metrics) -> None:
-        """Listen on ``HOST:PORT``. Raises OSError where that cannot be had."""
-        registry = CollectorRegistry()
-        registry.register(metrics)
-        host, port = listen_address(listen)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        class _Listener(_Clients):
-            address_family = family
-
-        class _Handler(_Answers):
-            agent = metrics
-            figures = registry
-
-        self._closed = False
-        self._server = _Listener((host, port), _Handler)
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        self._thread.start()
-
-    @classmethod
-    def start(cls, listen: str, metrics: Metrics) -> Self | None:
-        """Serve at ``listen``; None where it is empty, or taken, which is said and no more."""
-        if not listen:
-            return None
-        try:
-            return cls(listen, metrics)
-        except OSError as error:
-            _LOG.warning("no metrics are served: %s cannot be listened on: %s", listen, error)
-            return None
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens."""
-        host, port = self._server.server_address[:2]
-        return str(host), int(port)
-
-    def close(self) -> None:
-        """Stop serving; what is being answered is answered."""
-        self._closed = True
-        self._server.socket.shutdown(socket.SHUT_RDWR)  # ends the wait for a client
-        self._thread.join(_CLIENT_S)
-        self._server.server_close()
-
-    def _run(self) -> None:
-        while not self._closed:
-            self._server.handle_request()
-
-
-class _Answers(http.server.BaseHTTPRequestHandler):
-    """Answers one request; ``agent`` and ``figures`` are set by the server that owns it."""
-
-    agent: Metrics
-    figures: CollectorRegistry
-    timeout = _CLIENT_S
-
-    def do_GET(self) -> None:
-        """Answer one of the three paths."""
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(200, kind, encode(self.figures))
-        elif path in ("/healthz", "/readyz"):
-            good = self.agent.healthy if path == "/healthz" else self.agent.ready
-            body = json.dumps({"ok": good}).encode()
-            self._answer(200 if good else 503, "application/json", body)
-        else:
-            self._answer(404, "text/plain", b"/metrics, /healthz or /readyz\n")
-
-    def _answer(self, status: int, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401
-        """A scrape is no event."""
-
-
-class _Clients(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Takes connections; each is answered on a thread of its own."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    timeout = None
-
-    def __init__(self, address: tuple[str, int], handler: type[_Answers]) -> None:
-        super().__init__(address, handler)
-        self._places = threading.BoundedSemaphore(_CLIENTS)
-
-    def get_request(self) -> tuple[Any, Any]:
-        """Take the next connection; raises OSError, not too often."""
-        try:
-            return super().get_request()
-        except OSError:
-            time.sleep(_NO_DESCRIPTOR_S)
-            raise
-
-    def verify_request(self, _request: object, _address: object) -> bool:
-        """Whether there is a place for one more client; the others are hung up on."""
-        return self._places.acquire(blocking=False)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Answer one client, in the time it has."""
-        end = threading.Timer(_CLIENT_S, _hang_up, (request,))
-        end.daemon = True
-        try:
-            end.start()
-            super().process_request_thread(request, client_address)
-        finally:
-            end.cancel()
-            self._places.release()
-
-    def handle_error(self, _request: object, _address: object) -> None:
-        """A client that hangs up is no event."""
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+            of_all: Values = {(): None if value is None else float(value)}
+            yield gauge(f"ringfence_shipper_{suffix}", words, (), of_all)
 
 
 def _family(
@@ -268,10 +125,3 @@ def _family(
         if value is not None:
             family.add_metric((labelled,), value)
     return family
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("ringfence")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

@@ -6,7 +6,7 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from evidence.records.kernel import Mig
-from evidence.records.wire import Wire
+from evidence.records.wire import OpenEnum, Wire
 
 __all__ = [
     "Ack",
@@ -90,7 +90,7 @@ class Domain(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return f"job:{self.job}"
 
 
-class Cause(StrEnum):
+class Cause(OpenEnum):
     """What is wrong, in the words of operators."""
 
     GPU_MEMORY = "gpu-memory"
@@ -160,7 +160,7 @@ class EvidenceRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
 
 
-class Recovery(StrEnum):
+class Recovery(OpenEnum):
     """What brings the part back, as the driver or the catalog says it."""
 
     NONE = "none"
@@ -207,7 +207,9 @@ class Verdict(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="verdict/
     ``incident`` is the id of the incident's root evidence and never changes. ``evidence`` is in
     the order in which the records were taken: replaying that list gives the same verdict.
     ``rule`` is what made it as sure as it is, and ``muted`` why nothing is done about it: the
-    policy has that rule in ``shadow`` or ``off``.
+    policy has that rule in ``shadow`` or ``off``, it is ``stale`` (heard so long after it happened
+    that it may be over), or a silent host is told with the others. ``late`` counts the records that
+    came too late to be judged in their order.
     """
 
     id: str
@@ -373,7 +375,12 @@ class Ack(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ack/1"):
 
 
 class DeadLetter(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="deadletter/1"):
-    """A message that could not be decoded or made a step fail, byte for byte, with the error."""
+    """A message that could not be decoded or made a step fail, byte for byte, with the error.
+
+    One with ``resent_at`` is a note about the letter of that ``id``, without its bytes: that it is
+    about to be sent to its topic again by ``resent_by``, and, once it was, to which place there
+    (``resent_to``, such as ``kernel/3/88211``: topic, partition, offset).
+    """
 
     id: str
     at: datetime
@@ -385,3 +392,6 @@ class DeadLetter(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="deadl
     offset: int | None = None
     stage: str = ""
     headers: dict[str, str] = field(default_factory=dict)
+    resent_at: datetime | None = None
+    resent_by: str | None = None
+    resent_to: str | None = None

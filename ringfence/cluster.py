@@ -6,28 +6,43 @@ write, not at the start. So it is checked before.
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from evidence.topics import TOPICS, Key, Topic
+from evidence.topics import TOPICS
 from evidence.transport import Kafka
-from ringfence.settings import SettingsError, load
+from ringfence.settings import Settings, SettingsError, load
+from ringfence.topic_plan import (
+    Difference,
+    Plan,
+    Seen,
+    Wanted,
+    differences,
+    plan_of,
+    wanted_topics,
+)
 
-__all__ = ["ClusterError", "check_topics", "ensure_topics", "main"]
+__all__ = [
+    "ClusterError",
+    "check_topics",
+    "create",
+    "ensure_topics",
+    "found_different",
+    "main",
+    "missing",
+    "wanted",
+]
 
 _LOG = logging.getLogger(__name__)
 # Kafka protocol error codes.
+_UNKNOWN_TOPIC = 3
+_TOPIC_FORBIDDEN, _CLUSTER_FORBIDDEN = 29, 31
 _TOPIC_EXISTS = 36
 _INVALID_CONFIG = 40
-#: A dead letter holds a whole message (1 MiB by default) in base64, and the error.
-_DEADLETTER_BYTES = 2 * 1024 * 1024
-#: The history of decisions is small and is what a person asks for months later.
-_KEPT_MS = {"verdicts": -1, "isolation.commands": -1, "isolation.acks": -1, "requests": -1}
 
 
 class ClusterError(Exception):
@@ -38,52 +53,81 @@ def ensure_topics(kafka: Kafka, *, timeout_s: float | None = None) -> list[str]:
     """Create the topics that are missing and wait until they can be used; returns their names.
 
     ``timeout_s`` None is ``kafka.start_within_s``. Idempotent, and safe when two processes do it
-    at once. Topics that exist are left as they are:
-    `check_topics` says what is wrong with them. A topic setting the broker refuses is left out,
-    with a line at debug level. Raises ClusterError when Kafka is not there or refuses a topic.
+    at once. Topics that exist are left as they are: `check_topics` says what is wrong with them;
+    those that we may not ask for are others' concern. A topic setting the broker refuses is left
+    out, with a line at debug level. Raises ClusterError when Kafka is not there, or a topic is
+    missing and may not be created.
     """
     timeout_s = kafka.start_within_s if timeout_s is None else timeout_s
+    plans = [plan_of(kafka, topic) for topic in TOPICS.values()]
     with _admin(kafka, timeout_s) as admin:
-        there = {found["name"] for found in _described(admin, kafka)}
-        missing = [topic for topic in TOPICS.values() if topic.full_name(kafka.prefix) not in there]
-        created = [
-            topic.full_name(kafka.prefix) for topic in missing if _create(admin, kafka, topic)
-        ]
-        _wait(admin, kafka, timeout_s)
-        _say_refused(admin, kafka)
+        created = _create_missing(admin, kafka, plans, timeout_s)
+        _say_refused(admin, plans)
     if created:
-        _LOG.info("created %d topics at %s: %s", len(created), kafka.bootstrap, ", ".join(created))
-    return created
+        names = ", ".join(plan.name for plan in created)
+        _LOG.info("created %d topics at %s: %s", len(created), kafka.bootstrap, names)
+    return [plan.name for plan in created]
 
 
 def check_topics(kafka: Kafka, *, timeout_s: float = 30.0) -> list[str]:
-    """What is wrong with our topics, one sentence each; empty when a worker may start.
+    """What keeps a worker from starting, one sentence each: topics missing or miscounted.
 
     Raises ClusterError when Kafka is not there.
     """
+    plans = [plan_of(kafka, topic) for topic in TOPICS.values()]
     with _admin(kafka, timeout_s) as admin:
-        counts = {found["name"]: len(found["partitions"]) for found in _described(admin, kafka)}
-    return list(_complaints(kafka, counts))
+        seen = _seen(admin, plans)
+    return [
+        one.sentence
+        for plan in plans
+        for one in differences(plan, seen[plan.name])
+        if one.what in ("missing", "partitions")
+    ]
 
 
-def _complaints(kafka: Kafka, counts: Mapping[str, int]) -> Iterator[str]:
-    for topic in TOPICS.values():
-        name = topic.full_name(kafka.prefix)
-        right = topic.partitions(kafka.partitions)
-        found = counts.get(name)
-        if found is None:
-            yield f"Topic {name} does not exist."
-        elif found != right and topic.key in (Key.HOST, Key.JOB, Key.SUBNET):
-            yield (
-                f"Topic {name} has {found} partitions, the setting kafka.partitions says {right}: "
-                "all host-, job- and subnet-keyed topics must have that many; changing the count "
-                "is a migration."
-            )
-        elif found != right:
-            yield (
-                f"Topic {name} has {found} partitions and must have {right}, "
-                "since its records need one order."
-            )
+def wanted(settings: Settings) -> Wanted:
+    """Every topic of this installation: ours, and the changelogs of its workers.
+
+    Raises SettingsError for a wrong setting of the worker.
+    """
+    from rules.tables import load as rules  # noqa: PLC0415 (only here; other parts need neither)
+    from streams.config import WorkerConfig  # noqa: PLC0415
+    from streams.stages import bind  # noqa: PLC0415
+
+    kafka = settings.kafka
+    worker = settings.build(WorkerConfig, "worker", kafka=kafka)
+    stages = bind(worker.stages, rules())
+    changelogs = {worker.changelog(stage.name): stage.topics for stage in stages}
+    return wanted_topics(kafka, changelogs, worker.max_message_bytes)
+
+
+def missing(wanted: Wanted, *, timeout_s: float) -> list[Plan]:
+    """The topics that do not exist; raises ClusterError."""
+    with _admin(wanted.kafka, timeout_s) as admin:
+        seen = _seen(admin, wanted.topics)
+    return [plan for plan in wanted.topics if _is_missing(seen[plan.name])]
+
+
+def create(wanted: Wanted, *, timeout_s: float) -> list[Plan]:
+    """Create the topics that do not exist, and no more; returns them. Raises ClusterError."""
+    with _admin(wanted.kafka, timeout_s) as admin:
+        return _create_missing(admin, wanted.kafka, wanted.topics, timeout_s)
+
+
+def found_different(wanted: Wanted, *, timeout_s: float) -> list[Difference]:
+    """What is not as it must be, in the order of the topics; raises ClusterError."""
+    with _admin(wanted.kafka, timeout_s) as admin:
+        seen = _seen(admin, wanted.topics)
+        there = [plan for plan in wanted.topics if seen[plan.name].partitions is not None]
+        told = _told(admin, there, "all")
+    for name, settings in told.items():
+        one = seen[name]
+        seen[name] = Seen(one.partitions, one.replicas, settings=settings)
+    return [one for plan in wanted.topics for one in differences(plan, seen[plan.name])]
+
+
+def _is_missing(seen: Seen) -> bool:
+    return seen.partitions is None and not seen.forbidden
 
 
 @contextmanager
@@ -111,71 +155,83 @@ def _admin(kafka: Kafka, timeout_s: float) -> Iterator[KafkaAdminClient]:
         admin.close()
 
 
-def _described(admin: KafkaAdminClient, kafka: Kafka) -> list[dict[str, Any]]:
-    """The metadata of those of our topics that exist."""
-    names = [topic.full_name(kafka.prefix) for topic in TOPICS.values()]
-    return [found for found in admin.describe_topics(names) if found["error_code"] == 0]
+def _seen(admin: KafkaAdminClient, plans: Sequence[Plan]) -> dict[str, Seen]:
+    """What the cluster tells of each topic, without its settings."""
+    found = {plan.name: Seen() for plan in plans}
+    for one in admin.describe_topics(list(found)):
+        if one["error_code"] == 0:
+            copies = [len(part["replica_nodes"]) for part in one["partitions"]]
+            found[one["name"]] = Seen(len(one["partitions"]), min(copies, default=1))
+        elif one["error_code"] != _UNKNOWN_TOPIC:
+            found[one["name"]] = Seen(forbidden=one["error_code"] == _TOPIC_FORBIDDEN)
+    return found
 
 
-def _settings(topic: Topic) -> dict[str, str]:
-    """The topic's own settings: input order goes by the broker's append time."""
-    settings = {"message.timestamp.type": "LogAppendTime"}
-    if topic.compacted:
-        settings["cleanup.policy"] = "compact"
-    elif topic.name in _KEPT_MS:
-        settings["retention.ms"] = str(_KEPT_MS[topic.name])
-    if topic.key is Key.TOPIC:
-        settings["max.message.bytes"] = str(_DEADLETTER_BYTES)
-    return settings
-
-
-def _create(admin: KafkaAdminClient, kafka: Kafka, topic: Topic) -> bool:
-    """Create one topic; False when somebody else was faster."""
-    name = topic.full_name(kafka.prefix)
-    asked = {
-        "num_partitions": topic.partitions(kafka.partitions),
-        "replication_factor": kafka.replication,
+def _told(admin: KafkaAdminClient, plans: Sequence[Plan], which: str) -> dict[str, dict[str, str]]:
+    """The settings of each topic as far as the broker tells them: "all", or only "modified"."""
+    if not plans:
+        return {}
+    resources = [ConfigResource(ConfigResourceType.TOPIC, plan.name) for plan in plans]
+    try:
+        told = admin.describe_configs(resources, config_filter=which).get("topic", {})
+    except KafkaError as error:
+        _LOG.debug("the broker does not tell its topic settings: %s", error)
+        return {}
+    return {
+        name: {key: one["value"] for key, one in kept.items() if one.get("value") is not None}
+        for name, kept in told.items()
     }
-    for settings in (_settings(topic), {}):
-        reply = admin.create_topics({name: asked | {"configs": settings}}, raise_errors=False)
+
+
+def _create_missing(
+    admin: KafkaAdminClient, kafka: Kafka, plans: Sequence[Plan], timeout_s: float
+) -> list[Plan]:
+    seen = _seen(admin, plans)
+    created = [
+        plan for plan in plans if _is_missing(seen[plan.name]) and _create(admin, kafka, plan)
+    ]
+    # KRaft says yes before clients can see it: wait until every partition has a leader.
+    names = [plan.name for plan in plans if not seen[plan.name].forbidden]
+    admin.wait_for_topics(names, timeout_ms=int(timeout_s * 1000))
+    return created
+
+
+def _create(admin: KafkaAdminClient, kafka: Kafka, plan: Plan) -> bool:
+    """Create one topic; False when somebody else was faster."""
+    asked = {"num_partitions": plan.partitions, "replication_factor": plan.replication}
+    for settings in (dict(plan.settings), {}):
+        reply = admin.create_topics({plan.name: asked | {"configs": settings}}, raise_errors=False)
         answer = reply["topics"][0]
         if answer["error_code"] == _INVALID_CONFIG and settings:
-            _LOG.debug("topic %s without its settings: %s", name, answer["error_message"])
+            _LOG.debug("topic %s without its settings: %s", plan.name, answer["error_message"])
             continue
         break
     if answer["error_code"] == _TOPIC_EXISTS:
         return False
+    if answer["error_code"] in (_TOPIC_FORBIDDEN, _CLUSTER_FORBIDDEN):
+        who = f"user {kafka.sasl_username!r}" if kafka.sasl_username else "we"
+        raise ClusterError(
+            f"Topic {plan.name} does not exist at {kafka.bootstrap} and {who} may not create it: "
+            "`ringfence topics create --dry-run` prints the commands for somebody who may."
+        )
     if answer["error_code"] != 0:
         reason = answer.get("error_message") or f"error code {answer['error_code']}"
-        raise ClusterError(f"Kafka at {kafka.bootstrap} refused topic {name}: {reason}")
+        raise ClusterError(f"Kafka at {kafka.bootstrap} refused topic {plan.name}: {reason}")
     return True
 
 
-def _wait(admin: KafkaAdminClient, kafka: Kafka, timeout_s: float) -> None:
-    """Wait until every partition has a leader: KRaft says yes before clients can see it."""
-    names = [topic.full_name(kafka.prefix) for topic in TOPICS.values()]
-    admin.wait_for_topics(names, timeout_ms=int(timeout_s * 1000))
-
-
-def _say_refused(admin: KafkaAdminClient, kafka: Kafka) -> None:
+def _say_refused(admin: KafkaAdminClient, plans: Iterable[Plan]) -> None:
     """Say at debug which settings the broker took without keeping them (Tansu keeps none)."""
     if not _LOG.isEnabledFor(logging.DEBUG):
         return
-    resources = [
-        ConfigResource(ConfigResourceType.TOPIC, topic.full_name(kafka.prefix))
-        for topic in TOPICS.values()
-    ]
-    try:
-        kept = admin.describe_configs(resources).get("topic", {})
-    except KafkaError as error:
-        _LOG.debug("the broker does not tell its topic settings: %s", error)
-        return
+    plans = list(plans)
+    kept = _told(admin, plans, "modified")
+    short = dict(zip((plan.name for plan in plans), TOPICS, strict=True))
     differing: dict[str, list[str]] = {}
-    for topic in TOPICS.values():
-        found = kept.get(topic.full_name(kafka.prefix), {})
-        for setting, value in _settings(topic).items():
-            if found.get(setting, {}).get("value") != value:
-                differing.setdefault(setting, []).append(topic.name)
+    for plan in plans:
+        for setting, value in plan.settings.items():
+            if kept.get(plan.name, {}).get(setting) != value:
+                differing.setdefault(setting, []).append(short[plan.name])
     for setting, names in differing.items():
         _LOG.debug("the broker does not keep %s for %s", setting, ", ".join(names))
 

@@ -41,7 +41,7 @@ __all__ = ["Demo", "DemoError", "Result"]
 
 _SQL = (
     "select host, pci, code, sum(count) as lines, min(event_at) as first_at "
-    "from xids group by all order by first_at"
+    "from xid_events group by all order by first_at"
 )
 
 _SETTINGS = """\
@@ -50,10 +50,12 @@ prefix = "{prefix}"
 
 [worker]
 policy = "{policy}"
+metrics_listen = ""
 
 [sink]
 flush_s = 1.0
 bulk_flush_s = 2.0
+metrics_listen = ""
 """
 
 _POLICY = """\

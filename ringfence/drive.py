@@ -46,10 +46,15 @@ class Outcome:
 
 
 class Driver:
-    """All stages wired as the stream wires them, on one thread."""
+    """All stages wired as the stream wires them, on one thread.
 
-    def __init__(self, rules: Rules) -> None:
+    ``live`` says that what is fed is all that is heard, so that a host of which nothing more comes
+    fell silent; logs that were collected end where they end, and so does what is fed at last.
+    """
+
+    def __init__(self, rules: Rules, *, live: bool = False) -> None:
         self._rules = rules
+        self._live = live
         self._hosts: dict[str, host.HostState] = defaultdict(host.HostState)
         self._jobs: dict[str, job.JobState] = defaultdict(job.JobState)
         self._subnets: dict[str, fabric.FabricState] = defaultdict(fabric.FabricState)
@@ -68,6 +73,13 @@ class Driver:
 
     def run(self) -> Outcome:
         """Step through everything queued in order of time, then until all windows are settled."""
+        if self._live and self._queue:
+            self.advance(max(self._queue)[0] + _STEP)
+        self._live = False
+        for key, state in self._hosts.items():
+            self._due.pop(("host", key), None)
+            if (settles := host.settles(state)) is not None:
+                self._wait("host", key, settles, settles - _STEP)
         return self.advance(None)
 
     def advance(self, until: datetime | None) -> Outcome:
@@ -115,7 +127,8 @@ class Driver:
             self._isolate(arrived)
         else:
             self._hosts[key], verdicts = host.step(self._hosts[key], arrived, self._rules)
-            self._wait("host", key, host.due(self._hosts[key]), arrived.at)
+            due = host.due if self._live else host.settles
+            self._wait("host", key, due(self._hosts[key]), arrived.at)
             self._pass_on(key, verdicts, arrived.at)
 
     def _pass_on(self, key: str, outputs: Sequence[Suspicion | Verdict], at: datetime) -> None:

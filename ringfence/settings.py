@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from evidence.transport import Kafka
+from evidence.transport import Kafka, TransportError
 
 __all__ = ["Settings", "SettingsError", "check_bootstrap", "load"]
 
@@ -23,7 +23,17 @@ _Config = TypeVar("_Config")
 
 #: Sections of the file, and so the middle of a variable: RINGFENCE_KAFKA_BOOTSTRAP. None
 #: begins with another one's name and an underscore.
-SECTIONS = ("kafka", "agent", "fabric_agent", "worker", "sink", "scheduler")
+SECTIONS = (
+    "kafka",
+    "agent",
+    "fabric_agent",
+    "worker",
+    "sink",
+    "scheduler",
+    "slurm",
+    "kubernetes",
+    "torchrun",
+)
 
 
 # `kafka-1:9092`, `10.1.2.3:9092`, `[fd00::12]:9093`
@@ -47,6 +57,10 @@ class Settings:
         """The cluster every part speaks to; raises SettingsError like `build`."""
         kafka = self.build(Kafka, "kafka")
         check_bootstrap(kafka.bootstrap)
+        try:
+            kafka.check()
+        except TransportError as error:
+            raise SettingsError(f"[kafka] {error}") from error
         return kafka
 
     @property

@@ -7,13 +7,16 @@ from rules.catalog import Role
 from rules.causality import chain_confirmed
 from rules.host_state import FactKind, Incident
 from rules.scene import Judgement
-from rules.widening import NODE_DARK, NODE_LOST
+from rules.silence import RULE as SILENT
+from rules.verdict_growth import GROWTH
+from rules.widening import NODE_DARK, NODE_LOST, NODE_SILENT
 
 __all__ = ["rule_of"]
 
 _BY_SUBJECT: Mapping[str, str] = {
     NODE_LOST: "all-gpus",
     NODE_DARK: "dark-node",
+    NODE_SILENT: SILENT,
     "node:service": "service",
     "node:boots": "boots",
 }
@@ -24,6 +27,7 @@ _BY_WORD: Mapping[str, str] = {
     "link": "fabric-errors",
     "job": "job",
     "rank": "collective-alone",
+    GROWTH: "ecc-trend",
 }
 _AGREED: Mapping[int, str] = {2: "two-witnesses", 3: "three-witnesses"}
 

@@ -67,6 +67,7 @@ def put_cards(state: HostState, told: Mapping[str, GpuName]) -> HostState:
 
 def _without(state: HostState, slots: set[str]) -> HostState:
     """The state without what is known against the cards that were in these slots."""
+    slots = slots | {f"growth:{pci}" for pci in slots}
     return replace(
         state,
         health={pci: health for pci, health in state.health.items() if pci not in slots},

@@ -14,6 +14,7 @@ from evidence.decisions import DesiredState, Domain, Hold, Level, Verdict
 from evidence.identity import digest
 from rules.budget import Spent, spending
 from rules.naming import names_of
+from rules.outage import Outage
 from rules.outbox import Pending
 from rules.racks import Down
 
@@ -72,7 +73,8 @@ class IsolationState(Struct, frozen=True, omit_defaults=True):
     then only give held commands. Start from a stored state, or from `rebuild`. ``down`` are nodes
     that failed as a whole, ``racks_at`` is when to see whether they are a rack. ``waiting`` are
     verdicts that are acted upon together at ``settles_at``, in an order of their own; ``standing``
-    are those that shadow answered, to be looked at again at ``standing_at``.
+    are those that shadow answered, to be looked at again at ``standing_at``. ``outage`` are the
+    hosts that fell silent, told at ``outage_at`` where few did.
     """
 
     restored: bool = False
@@ -89,6 +91,8 @@ class IsolationState(Struct, frozen=True, omit_defaults=True):
     standing: tuple[Standing, ...] = ()
     standing_at: datetime | None = None
     offsets: dict[str, int] = {}
+    outage: Outage = Outage()
+    outage_at: datetime | None = None
 
 
 def rebuild(states: Iterable[DesiredState] = ()) -> IsolationState:

@@ -15,7 +15,7 @@ from rules.catalog import Role
 from rules.context import allocation
 from rules.host_state import Fact, FactKind, HostState, Incident
 from rules.thresholds import Thresholds
-from rules.widening import NODE_LOST, darken, is_gpu, widen
+from rules.widening import NODE_LOST, NODE_SILENT, darken, is_gpu, widen
 
 __all__ = [
     "FACTS_MAX",
@@ -101,7 +101,8 @@ _FOR_GOOD = frozenset({"remap-failure", "sram-threshold"})
 
 
 def _open(subject: str, fact: Fact) -> Incident:
-    return Incident(subject=subject, first=fact.at, last=fact.at, facts=(fact,))
+    late = int(fact.old)
+    return Incident(subject=subject, first=fact.at, last=fact.at, facts=(fact,), late=late)
 
 
 def _subject(fact: Fact, incidents: Sequence[Incident], limits: Thresholds) -> str:
@@ -213,8 +214,9 @@ def _lasts(incident: Incident, fact: Fact, limits: Thresholds) -> bool:
 def _add(incident: Incident, fact: Fact, limits: Thresholds) -> Incident:
     if any(known.ref.id == fact.ref.id and known.name == fact.name for known in incident.facts):
         return incident
-    late = incident.judged_to is not None and (
-        fact.witness in (Witness.KERNEL, Witness.HEALTH)
+    late = fact.old or (
+        incident.judged_to is not None
+        and fact.witness in (Witness.KERNEL, Witness.HEALTH)
         and fact.at < incident.judged_to - timedelta(seconds=limits.settle_s)
     )
     rest = incident.facts
@@ -280,7 +282,7 @@ def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[tuple[Fact, ...], int]:
 def incident_id(incident: Incident, root: Fact) -> str:
     """The id of a new incident: its root record's, told apart where one record is several roots."""
     several = root.kind in (FactKind.HEALTH, FactKind.SERVICE) or _stands_in(root)
-    if several or incident.subject == NODE_LOST:
+    if several or incident.subject in (NODE_LOST, NODE_SILENT):
         return digest(root.ref.id, incident.subject)
     return root.ref.id
 

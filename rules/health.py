@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, EvidenceRef, Recovery, Witness
 from evidence.records import GpuFrame, GpuSnapshot, GpuStatus, GpuTick
+from rules.age import CLOCK_WAS_SET, aged, with_clock
 from rules.cards import find_slot, is_other_card, known_card, moved_card, put_cards
 from rules.degraded import seldom, sightings
 from rules.health_flags import ECC, FLAGS, ODD_FLAGS, OVER, STATUS, words_of_growth
+from rules.heat import heated
 from rules.host_state import Fact, FactKind, GpuHealth, GpuName, HostState
 from rules.nvml_events import event_fact
-from rules.readings import RAW, as_before, believed, grown, hot, or_last, to_be_noted
+from rules.readings import RAW, as_before, believed, grown, or_last, to_be_noted
 from rules.stage import reckonable
 from rules.tables import Rules
 from rules.thresholds import Thresholds
@@ -29,8 +31,6 @@ __all__ = ["observe"]
 #: 18 library and driver of different versions.
 _SERVICE_CODES = frozenset({4, 9, 12, 17, 18})
 _CORRUPTED_INFOROM = 14
-#: A snapshot that is older than the last one by more than this is no late one: the clock was set.
-_CLOCK_WAS_SET = timedelta(hours=1)
 _UNKNOWN_ERROR = 999
 _NO_CHANGE: dict[str, GpuHealth] = {}
 #: After frames were noted, those of so long are searched for what is degraded: an agent reads what
@@ -51,6 +51,7 @@ def observe(
     facts: list[Fact] = []
     awaited: set[str] = set()
     now = min(reckonable(frame.ticks[-1].at if frame.ticks else arrived), arrived)
+    state = with_clock(state, now, arrived)
     stale = to_be_noted(state.frames_at, now, frame.host, limits.seen_every_s)
     seldom_read = seldom(frame) if stale or _just_noted(state.frames_at, now) else None
     newest = _newest(frame) if stale else None
@@ -61,7 +62,8 @@ def observe(
             facts += _events(state, frame, tick, arrived, rules)
         if tick.error != error and not _events_alone(tick):
             error = tick.error
-            facts.append(_service(frame, tick, arrived, limits))
+            told = _service(frame, tick, arrived, limits)
+            facts.append(aged(told, told.at, state.behind_s, limits))
         odd = sightings(tick, known, arrived, limits) if tick is seldom_read else _NO_CHANGE
         for gpu in tick.gpus:
             key = gpu.pci or find_slot(state, gpu.uuid, gpu.index) or f"index-{gpu.index}"
@@ -74,6 +76,7 @@ def observe(
             ):
                 continue
             reading = _Reading(frame, tick, gpu, key, arrived, rules, stale=noting)
+            reading.behind_s = state.behind_s
             last = odd.get(key) or health or moved_card(state, gpu.uuid)
             new = reading.take(last, fresh=health is None)
             if new != health:
@@ -184,13 +187,14 @@ class _Reading:
         self._limits = rules.thresholds
         self._at = min(reckonable(tick.at), arrived)
         self._stale = stale
+        self.behind_s = 0.0
         self.facts: list[Fact] = []
 
     def take(self, last: GpuHealth | None, *, fresh: bool) -> GpuHealth:
         gpu = self._gpu
         if last is None or is_other_card(last.uuid, gpu.uuid):
             last, fresh = GpuHealth(first_at=self._at), True
-        elif last.seen_at is not None and timedelta(0) < last.seen_at - self._at < _CLOCK_WAS_SET:
+        elif last.seen_at is not None and timedelta(0) < last.seen_at - self._at < CLOCK_WAS_SET:
             return last  # an older snapshot that came late undoes nothing
         if fresh:
             first = _ref(self._frame, self._at, self._words_of_counts())
@@ -225,6 +229,7 @@ class _Reading:
             seq=self._frame.seq,
             **said,
         )
+        fact = aged(fact, self._at, self.behind_s, limits)
         self.facts.append(fact)
         return fact
 
@@ -249,6 +254,8 @@ class _Reading:
             standing=kept,
             hot_since=None,
             hot_told=False,
+            hot_at=None,
+            hot_due=None,
         )
         if told:
             return health
@@ -357,22 +364,12 @@ class _Reading:
             bad_told=False,
             wanted_at=None if answered else last.wanted_at,
         )
-        health = self._heat(health)
+        health = heated(gpu, health, self._at, self._arrived, self._limits)
         health = self._tell(health)
         if health == last and not self._stale:
             return last
         seen = _ref(self._frame, self._at, f"GPU {self._key} read; {words_of_growth(health)}")
         return replace(health, seen_at=self._at, seen=seen)
-
-    def _heat(self, health: GpuHealth) -> GpuHealth:
-        if not hot(self._gpu, self._limits):
-            return replace(health, hot_since=None, hot_told=False)
-        since = health.hot_since or self._at
-        gap = timedelta(seconds=self._limits.temperature_gap_s)
-        if health.seen_at is not None and self._at - health.seen_at > gap:
-            since = self._at  # nobody looked in between
-        lasted = (self._at - since).total_seconds()
-        return replace(health, hot_since=since, hot_told=lasted >= self._limits.temperature_for_s)
 
     def _tell(self, last: GpuHealth) -> GpuHealth:
         """Every fact that holds now: those told before as they were, new ones told anew."""

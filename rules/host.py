@@ -17,20 +17,24 @@ from evidence.records import (
     InventoryRecord,
     KernelKind,
     KernelRecord,
+    Tick,
 )
 from rules.cards import put_cards
 from rules.context import take_context
 from rules.gathering import gather
 from rules.health import observe
+from rules.heat import next_heat, overheated
 from rules.host_state import Fact, FactKind, GpuName, HostState
 from rules.kernel_facts import kernel_facts, kernel_ref
 from rules.repeats import remember
+from rules.silence import heard, look
 from rules.stage import Arrived, reckonable
 from rules.tables import Rules
 from rules.telling import judge_open
-from rules.widening import in_company
+from rules.verdict_growth import GROWTH
+from rules.widening import NODE_SILENT, in_company
 
-__all__ = ["HostState", "due", "step"]
+__all__ = ["HostState", "due", "settles", "step"]
 
 #: Facts that wait on one host; of a storm of one code only the first are kept, the rest counted.
 #: A first fact of its kind finds room up to the larger bound.
@@ -43,8 +47,19 @@ _DAY = timedelta(days=1)
 
 def due(state: HostState) -> datetime | None:
     """The earliest time at which a Tick would do something; None when nothing waits."""
+    times = (settles(state), state.silent_at)
+    return min((at for at in times if at is not None), default=None)
+
+
+def settles(state: HostState) -> datetime | None:
+    """When what was told is judged next, the host's own silence left out; None while nothing is.
+
+    For whoever reads logs that end: their end is no silence.
+    """
     times = [fact.due for fact in state.pending]
     times += [incident.recheck for incident in state.incidents if incident.recheck is not None]
+    if (heat := next_heat(state)) is not None:
+        times.append(heat)
     return min(times, default=None)
 
 
@@ -138,6 +153,8 @@ def _judge(
 ) -> tuple[HostState, list[Verdict]]:
     known = len(state.link_errors)
     state = remember(state, ready, rules)
+    if any(fact.suspicion is not None for fact in ready):
+        again |= _SILENT  # another witness may speak of a host that is silent
     if len(state.link_errors) != known:  # the same words again, but now it is a repeat
         again |= {error.pci for error in state.link_errors}
     before = state.incidents
@@ -151,6 +168,7 @@ _Brought = tuple[HostState, list[Fact], frozenset[str]]
 _NOTHING: frozenset[str] = frozenset()
 #: Judge every open incident again.
 _ALL = frozenset({"*"})
+_SILENT = frozenset({NODE_SILENT})
 
 
 def _kernel(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
@@ -165,14 +183,15 @@ def _kernel(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
             kernel_seen_at=at,
             kernel_seen=kernel_ref(record),
         )
+    state, again = heard(state, arrived.at, rules.thresholds)
     if record.kind is KernelKind.OVERRUN:
-        return replace(state, overrun_at=at), [], _NOTHING
+        return replace(state, overrun_at=at), [], again
     if record.kind is KernelKind.NVRM and record.pci and (record.uuid or record.serial):
         state = _name(state, record.pci, uuid=record.uuid, serial=record.serial)
     facts = kernel_facts(record, state, arrived.at, rules)
     if facts and state.host is None and record.host is not None:
         state = replace(state, host=record.host)
-    return state, facts, _NOTHING
+    return state, facts, again
 
 
 def _name(state: HostState, pci: str, *, uuid: str | None, serial: str | None) -> HostState:
@@ -190,12 +209,15 @@ def _gpu(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
     if state.host is None or (frame.driver is not None and frame.driver != state.driver):
         state = replace(state, host=frame.host, driver=frame.driver or known.driver)
     state, boots = _boot(state, frame.boot_id, _ref(frame, "gpu", "node started"), arrived, rules)
-    return state, facts + boots, frozenset(awaited)
+    noted = state.frames_at is not known.frames_at
+    state, again = heard(state, arrived.at, rules.thresholds, noted=noted)
+    return state, facts + boots, again.union(awaited)
 
 
 def _inventory(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
     record = arrived.record
     assert isinstance(record, InventoryRecord)
+    state, again = heard(state, arrived.at, rules.thresholds)
     names = {
         gpu.pci: GpuName(uuid=gpu.uuid, serial=gpu.serial, index=gpu.index) for gpu in record.gpus
     }
@@ -217,7 +239,7 @@ def _inventory(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
         learned, record.boot_id, _ref(record, "inventory", "node started"), arrived, rules
     )
     same = replace(learned, inventory=state.inventory) == state
-    return (state, boots, _NOTHING) if same else (learned, boots, _ALL)
+    return (state, boots, again) if same else (learned, boots, _ALL)
 
 
 def _ref(record: GpuFrame | InventoryRecord, source: str, text: str) -> EvidenceRef:
@@ -266,8 +288,8 @@ def _context(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
 def _suspicion(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
     said = arrived.record
     assert isinstance(said, Suspicion)
-    kind = FactKind.FABRIC if said.witness is Witness.FABRIC else FactKind.COLLECTIVE
-    if kind is FactKind.FABRIC and said.status is Status.RECOVERED:
+    kind = _KINDS.get(said.witness, FactKind.COLLECTIVE)
+    if kind is not FactKind.COLLECTIVE and said.status is Status.RECOVERED:
         kind = FactKind.RECOVERED
     fact = Fact(
         ref=EvidenceRef(
@@ -290,8 +312,25 @@ def _suspicion(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
     return replace(state, host=state.host or said.host or said.domain.host), [fact], _NOTHING
 
 
+#: What a suspicion is evidence of, where it is not a job's: the analysis of the history speaks for
+#: the health of a card.
+_KINDS: Mapping[Witness, FactKind] = {
+    Witness.FABRIC: FactKind.FABRIC,
+    Witness.HEALTH: FactKind.HEALTH,
+}
+
+
+def _tick(state: HostState, arrived: Arrived, rules: Rules) -> _Brought:
+    """What time alone brings: a card that is hot too long by now, a host that fell silent."""
+    state, facts = overheated(state, arrived.at, rules)
+    state, silent = look(state, arrived.at, rules.thresholds)
+    return state, facts + silent, _NOTHING
+
+
 def _subject_of(said: Suspicion, state: HostState) -> str:
     domain = said.domain
+    if said.witness is Witness.HEALTH:
+        return f"{GROWTH}:{_pci_of(said, state) or domain.uuid or domain.id}"
     job = f"{said.job or domain.job}/{said.attempt}"
     match domain.kind:
         case DomainKind.GPU | DomainKind.MIG | DomainKind.NVLINK:
@@ -329,4 +368,5 @@ _TAKES: Mapping[type[Struct], Callable[[HostState, Arrived, Rules], _Brought]] =
     InventoryRecord: _inventory,
     ContextRecord: _context,
     Suspicion: _suspicion,
+    Tick: _tick,
 }

@@ -154,6 +154,8 @@ class GpuHealth(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``first_at``, ``grown_at`` when there was the last of them; ``doubted`` are counts that a second
     reading must bear out. What cannot be read keeps its last value. ``wanted_at`` asks for a
     reading at or after that time; ``standing`` are the facts that hold at this moment.
+    While it is too hot and not told, ``hot_at`` is the last such reading and ``hot_due`` when a
+    tick tells it, where the limit is passed before the next reading is due.
     ``odd`` is what is degraded about it by name, ``links_at_first`` the NVLinks that were down at
     first sight, ``instances`` the MIG instance of each process that was seen, by its number.
     """
@@ -183,6 +185,8 @@ class GpuHealth(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wanted_at: datetime | None = None
     hot_since: datetime | None = None
     hot_told: bool = False
+    hot_at: datetime | None = None
+    hot_due: datetime | None = None
     bad_since: datetime | None = None
     bad_told: bool = False
     standing: tuple[Fact, ...] = ()
@@ -250,7 +254,10 @@ class LinkError(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class HostState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that is remembered of one host; ``HostState()`` knows nothing yet.
 
-    ``behind_s`` is how far its clock is behind the broker's, where it told that.
+    ``behind_s`` is how far its clock is behind the broker's, where it told that. ``noted_at`` is
+    when it was last noted, by the broker's clock, that the host is heard; ``silent_at`` when to
+    look whether it fell silent (None: it did, or never told anything regularly) and
+    ``silent_asked`` that this look is the second one.
     """
 
     host: str | None = None
@@ -272,6 +279,9 @@ class HostState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kernel_seen: EvidenceRef | None = None
     overrun_at: datetime | None = None
     behind_s: float = 0.0
+    noted_at: datetime | None = None
+    silent_at: datetime | None = None
+    silent_asked: bool = False
     pending: tuple[Fact, ...] = ()
     incidents: tuple[Incident, ...] = ()
     windows: tuple[Window, ...] = ()

@@ -29,6 +29,7 @@ from rules.book import Output
 from rules.desired import IsolationState, Part, highest, rebuild
 from rules.naming import has_place
 from rules.orders import isolate
+from rules.outage import look_at, take, tell
 from rules.outbox import answered, expired, next_due, resent
 from rules.policy import GoverningRules
 from rules.racks import note, racks, recovered, settles_at
@@ -43,7 +44,7 @@ _REQUESTS_KEPT = 512
 
 def settles(state: IsolationState) -> datetime | None:
     """When verdicts are to be acted upon that wait for others; None while none does."""
-    waiting = (state.racks_at, state.settles_at)
+    waiting = (state.racks_at, state.settles_at, state.outage_at)
     return min((at for at in waiting if at is not None), default=None)
 
 
@@ -89,6 +90,7 @@ class _Turn(Acting):
     def verdict(self, verdict: Verdict) -> None:
         """Take a verdict: at once where it is hard, with others after a wait where it is not."""
         self._note_down(verdict)
+        self._gather_silent(verdict)
         waiting = without(self.state.waiting, verdict.incident)
         earlier = [one for one in self.state.waiting if one.incident == verdict.incident]
         if any(one.revision > verdict.revision for one in earlier):
@@ -101,7 +103,7 @@ class _Turn(Acting):
             back = verdict.status is Status.RECOVERED and self.policy.automatic_release
             if back and part is not None and domain_id is not None:
                 self.take_back(domain_id, part, verdict.incident, verdict.reason)
-        elif verdict.hard or not self.policy.settle_s:
+        elif (verdict.hard and not self._is_overtaken(verdict)) or not self.policy.settle_s:
             self.act(verdict)
         else:
             waits = self.considered(verdict) is not None
@@ -125,6 +127,8 @@ class _Turn(Acting):
             self._widen()
         if self.state.settles_at is not None and self.state.settles_at <= self.now:
             self._act_upon_waiting()
+        if self.state.outage_at is not None and self.state.outage_at <= self.now:
+            self._gather_silent()
 
     def _act_upon_waiting(self) -> None:
         waiting = self.state.waiting
@@ -154,6 +158,22 @@ class _Turn(Acting):
             muted = self.policy.rule(verdict.rule).muted
             self.outputs.append(replace(verdict, muted=muted))
             self.act(verdict)
+
+    def _gather_silent(self, verdict: Verdict | None = None) -> None:
+        """Take in that a host fell silent, and say what is to be said of those that did."""
+        before = self.state.outage
+        known = before if verdict is None else take(before, verdict, self.now)
+        if known is before and verdict is not None:
+            return
+        known, verdicts = tell(known, self.now, self.policy.widening)
+        self.set(outage=known, outage_at=look_at(known, self.policy.widening))
+        for one in verdicts:
+            self.outputs.append(replace(one, muted=self.policy.rule(one.rule).muted))
+
+    def _is_overtaken(self, verdict: Verdict) -> bool:
+        """Whether a verdict was made of a backlog: its next revision may be right behind it."""
+        late = self.now - verdict.decided_at
+        return late > timedelta(seconds=self.policy.act_by_s)
 
     @property
     def _wait(self) -> timedelta:

@@ -9,11 +9,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 from evidence.decisions import Status
+from rules.age import STALE
 from rules.context import announced, explains
 from rules.gathering import hardware, root_of
 from rules.host_state import Fact, FactKind, Incident, Window
 from rules.scene import Judgement, Scene
+from rules.silence import judge_silent
 from rules.verdict_gpu import judge_gpu
+from rules.verdict_growth import GROWTH, judge_growth
 from rules.verdict_link import judge_dark
 from rules.verdict_node import (
     judge_boots,
@@ -24,7 +27,7 @@ from rules.verdict_node import (
     judge_suspicion,
     judge_switch,
 )
-from rules.widening import NODE_DARK, NODE_LOST, subject_gpus
+from rules.widening import NODE_DARK, NODE_LOST, NODE_SILENT, subject_gpus
 
 __all__ = ["judge"]
 
@@ -32,6 +35,7 @@ _Judge = Callable[[Incident, Sequence[Fact], Scene], Judgement | None]
 _BY_SUBJECT: Mapping[str, _Judge] = {
     NODE_LOST: judge_node_lost,
     NODE_DARK: judge_dark,
+    NODE_SILENT: judge_silent,
     "node:service": judge_service,
     "node:boots": judge_boots,
 }
@@ -42,6 +46,7 @@ _BY_WORD: Mapping[str, _Judge] = {
     "job": judge_suspicion,
     "rank": judge_suspicion,
     "link": judge_suspicion,
+    GROWTH: judge_growth,
 }
 _ACCUSING = (Status.LOCALIZED, Status.SUSPECTED)
 _EXPLAINED_CONFIDENCE = 0.2
@@ -75,7 +80,8 @@ def judge(incident: Incident, scene: Scene) -> Judgement | None:
         over = all(f.belated for f in behind) and scene.well_since(
             incident.subject, told.root.at + timedelta(seconds=scene.limits.incident_window_s)
         )
-        if over or all(f.old for f in behind):
+        stale = all(f.old for f in behind) and not scene.still_stands(incident.subject, told.cause)
+        if over or stale:
             told = _old_news(incident, told, scene)
     return _recovered(incident, accused, told, scene)
 
@@ -128,15 +134,16 @@ def _explained(
 
 
 def _old_news(incident: Incident, told: Judgement, scene: Scene) -> Judgement:
-    """What only an old log says is no reason to act: a reset or another card may lie between."""
+    """What was heard too late is no reason to act: a reset or another card may lie between."""
     when = f"{told.root.at:%Y-%m-%d %H:%M} UTC"
-    if scene.well_since(incident.subject, told.root.at):
+    lately = scene.read_lately(incident.subject)
+    if lately and scene.well_since(incident.subject, told.root.at):
         return replace(
             told,
             status=Status.RECOVERED,
             hard=False,
             confidence=0.7,
-            reason=f"The GPU reads well now; an old kernel log told of {when}: {told.root.words}.",
+            reason=f"The GPU reads well now; what came late told of {when}: {told.root.words}.",
             recheck=None,
         )
     return replace(
@@ -144,8 +151,9 @@ def _old_news(incident: Incident, told: Judgement, scene: Scene) -> Judgement:
         status=Status.SUSPECTED,
         hard=False,
         confidence=min(told.confidence, _OLD_CONFIDENCE),
-        reason=f"Told by an old kernel log only, of {when}: {told.reason}",
+        reason=f"Heard long after it happened, at {when}, so it may be over: {told.reason}",
         missing=("NVML snapshots of today", *told.missing),
+        muted=STALE,
     )
 
 

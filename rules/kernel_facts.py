@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, DomainKind, EvidenceRef, Recovery, Witness
 from evidence.records import KernelKind, KernelRecord
+from rules.age import aged
 from rules.catalog import Role
 from rules.host_state import Fact, FactKind, HostState
 from rules.link_facts import link_fact
@@ -92,11 +93,7 @@ def kernel_facts(
     if fact is None:
         return []
     read_at = min(reckonable(record.observed_at), arrived)
-    late = (read_at - fact.at).total_seconds()
-    if late > rules.thresholds.incident_window_s:
-        old = late > rules.thresholds.old_news_s
-        fact = replace(fact, old=old, belated=True, at_once=False)
-    return [fact]
+    return [aged(fact, read_at, state.behind_s, rules.thresholds)]
 
 
 def _xid(record: KernelRecord, plain: Fact, state: HostState, rules: Rules) -> Fact | None:

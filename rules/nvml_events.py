@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from evidence.decisions import Cause, EvidenceRef, Recovery, Witness
 from evidence.records import GpuEvent, GpuEventKind, GpuFrame, Mig
+from rules.age import aged
 from rules.cards import find_slot
 from rules.catalog import Role
 from rules.host_state import Fact, FactKind, HostState
@@ -69,8 +70,8 @@ def event_fact(
         words=words,
         seq=frame.seq,
         mig=None if event.gi is None else Mig(event.gi, event.ci),
-        old=min(reckonable(frame.observed_at), arrived) - at > timedelta(seconds=limits.old_news_s),
     )
+    plain = aged(plain, min(reckonable(frame.observed_at), arrived), state.behind_s, limits)
     if event.kind is GpuEventKind.UNAVAILABLE:
         return replace(
             plain,

@@ -91,10 +91,15 @@ class JobPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WideningPolicy:
-    """How many nodes of one rack, failing within so many seconds, are the rack."""
+    """How many nodes of one rack, failing within so many seconds, are the rack.
+
+    Likewise how many hosts, falling silent within ``silent_wait_s``, are our own pipeline.
+    """
 
     rack_nodes: int
     rack_within_s: float
+    silent_hosts: int
+    silent_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,8 @@ _KEYS: Mapping[str, Reader] = {
     "job.missing_ranks_named": _count,
     "widening.rack_nodes": _cards,
     "widening.rack_within_s": _positive,
+    "widening.silent_hosts": _cards,
+    "widening.silent_wait_s": _positive,
     "isolation.mode": _one_of(Mode),
     "isolation.act_on": _statuses,
     "isolation.automatic_release": _flag,
@@ -315,7 +322,7 @@ def _policy(entries: Mapping[str, Entry]) -> Policy:
         job=JobPolicy(**section("job")),
         widening=WideningPolicy(**section("widening")),
         **section("isolation"),
-        levels=MappingProxyType({Cause(k): v for k, v in section("levels").items()}),
+        levels=MappingProxyType({Cause.known(k): v for k, v in section("levels").items()}),
         budget=Budget(
             **section("budget"), fleet_nodes=fleet["nodes"], gpus_per_node=fleet["gpus_per_node"]
         ),

@@ -16,6 +16,7 @@ from evidence.decisions import (
 from evidence.records import GpuStatus
 from rules.catalog import Role
 from rules.gathering import hardware
+from rules.health_flags import ECC
 from rules.host_state import Fact, GpuName, HostState, Incident
 from rules.tables import Rules
 from rules.thresholds import Thresholds
@@ -72,6 +73,28 @@ class Scene:
             fact.hard is not None for fact in health.standing
         )
 
+    def read_lately(self, subject: str) -> bool:
+        """Whether NVML was read so lately that it speaks of the present."""
+        health = self.state.health.get(subject)
+        times = (self.state.frames_at, None if health is None else health.seen_at)
+        last = max((at for at in times if at is not None), default=None)
+        old = timedelta(seconds=self.limits.old_news_s + self.state.behind_s)
+        return last is not None and self.now - last <= old
+
+    def still_stands(self, subject: str, cause: Cause) -> bool:
+        """Whether a reading of the present shows the fault; mere counts do not."""
+        if not self.read_lately(subject):
+            return False
+        health = self.state.health.get(subject)
+        if health is None or health.status is not GpuStatus.OK:
+            return self.still_bad(subject)
+        return any(
+            fact.hard is not None
+            or fact.crossing
+            or (hardware(fact) and fact.cause is cause and fact.name != ECC)
+            for fact in health.standing
+        )
+
     def well_since(self, subject: str, event: datetime) -> bool:
         """Whether the GPU was read after ``event`` and nothing but old counts stands against it."""
         health = self.state.health.get(subject)
@@ -86,7 +109,8 @@ class Scene:
 class Judgement:
     """What there is to say about one incident; ``root`` gives it its id and its time.
 
-    ``rule`` is what made it sure, where the judge knows better than its facts tell.
+    ``rule`` is what made it sure, where the judge knows better than its facts tell, ``muted`` why
+    nothing is to be done about it.
     """
 
     root: Fact
@@ -106,6 +130,7 @@ class Judgement:
     refs: tuple[EvidenceRef, ...] = field(default=())
     recheck: datetime | None = None
     rule: str = ""
+    muted: str | None = None
 
 
 def gpu_domain(state: HostState, subject: str, *, rank: int | None = None) -> Domain:

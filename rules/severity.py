@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from evidence.decisions import Cause, Domain, DomainKind, Level, Status, Verdict
+from rules.age import STALE
 from rules.desired import LEVELS, Part
 from rules.naming import has_place
 from rules.policy import IsolateAs, Mode, Policy
@@ -33,6 +34,7 @@ def is_acted_upon(policy: Policy, verdict: Verdict) -> bool:
         and verdict.victim_of is None
         and has_place(verdict.domain)
         and policy.rule(verdict.rule).enabled
+        and verdict.muted != STALE
     )
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from evidence.decisions import DomainKind, EvidenceRef, Says, Status, Verdict, Witness
 from evidence.identity import digest
 from evidence.records import GpuStatus
+from rules.age import STALE
 from rules.attribution import rule_of
 from rules.catalog import Role
 from rules.causality import culprits
@@ -68,9 +69,8 @@ def judge_open(
         incidents[number], verdict = _tell(incident, told, scene)
         if verdict is not None:
             verdicts.append(verdict)
-        if told is not None and _waits_for_health(incident, told, scene):
-            lag = timedelta(seconds=rules.thresholds.health_lag_s)
-            wanted[incident.subject] = told.root.at + lag
+        if told is not None and (since := _waits_for_health(incident, told, scene)) is not None:
+            wanted[incident.subject] = since
     kept = tuple(
         incident if incident.revision else replace(incident, id="") for incident in incidents
     )
@@ -112,13 +112,21 @@ def _rank(incident: Incident) -> int:
     return max((fact.rank for fact in incident.facts), default=0)
 
 
-def _waits_for_health(incident: Incident, told: Judgement, scene: Scene) -> bool:
-    """Whether a reading of NVML after the event would still let health speak."""
+def _waits_for_health(incident: Incident, told: Judgement, scene: Scene) -> datetime | None:
+    """From when on a reading of NVML would let health speak; None where it would not.
+
+    Of a fault that was heard too late, only one of the present tells anything.
+    """
     health = scene.state.health.get(incident.subject)
     if not is_gpu(incident.subject) or health is None or health.status is not GpuStatus.OK:
-        return False
+        return None
+    limits = scene.limits
+    if told.muted == STALE:
+        return scene.now - timedelta(seconds=limits.old_news_s + scene.state.behind_s)
     blind = any(one.witness is Witness.HEALTH and one.says is Says.BLIND for one in told.testimony)
-    return blind and told.status is not Status.SOFTWARE
+    if not blind or told.status is Status.SOFTWARE:
+        return None
+    return told.root.at + timedelta(seconds=limits.health_lag_s)
 
 
 def _tell(
@@ -197,7 +205,7 @@ def _verdict(incident: Incident, told: Judgement, scene: Scene) -> Verdict:
         victim_of=told.victim_of,
         explained_by=told.explained_by,
         rule=rule,
-        muted=scene.rules.policy.rule(rule).muted,
+        muted=told.muted or scene.rules.policy.rule(rule).muted,
         late=incident.late,
         job=told.job,
         host=state.host,

@@ -67,6 +67,8 @@ class Thresholds:
     seen_every_s: float
     kernel_fresh_s: float
     old_news_s: float
+    silent_after_s: float
+    silent_again_s: float
     boots_in_a_day: int
     ib_symbol_errors: int
     ib_retrainings: int

@@ -17,6 +17,7 @@ __all__ = [
     "LINK_DOWN",
     "NODE_DARK",
     "NODE_LOST",
+    "NODE_SILENT",
     "SHARED_HEALTH",
     "darken",
     "in_company",
@@ -31,9 +32,11 @@ __all__ = [
 #: The subject of all GPUs of a node failing together, and of a node that went dark.
 NODE_LOST = "node:gpus"
 NODE_DARK = "node:dark"
+#: The subject of a node of which nothing is heard.
+NODE_SILENT = "node:silent"
 #: Facts that a node's incident shows.
 _FACTS_MAX = 32
-_WORDS = frozenset({"node", "switch", "port", "job", "rank", "link"})
+_WORDS = frozenset({"node", "switch", "port", "job", "rank", "link", "growth"})
 #: What the fabric calls a link that is down.
 LINK_DOWN = "ib-down"
 #: GPUs that must be lost together to be called a node's where nobody told how many it has.

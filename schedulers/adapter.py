@@ -1,17 +1,29 @@
 """The interfaces of this folder: an adapter carries out one command and says how it went.
 
 It must be idempotent: after a crash in the middle the same command is carried out again. One that
-can look also tells what its scheduler says now; the consumer publishes that, not the adapter.
+can look also tells what its scheduler says now; the consumer publishes that, not the adapter. All
+calls come from one thread, one at a time.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from evidence.decisions import AckStatus, Command, Domain
 from evidence.records import ContextRecord
 
-__all__ = ["Adapter", "Observing", "Outcome", "SchedulerError", "Standing", "View"]
+__all__ = [
+    "Adapter",
+    "BatchAdapter",
+    "Choosing",
+    "Observing",
+    "Outcome",
+    "SchedulerError",
+    "Sizing",
+    "Standing",
+    "View",
+]
 
 
 class SchedulerError(Exception):
@@ -42,6 +54,34 @@ class Adapter(Protocol):
         """
 
 
+@runtime_checkable
+class BatchAdapter(Protocol):
+    """An adapter that is quicker with many commands at once."""
+
+    def apply_all(self, commands: Sequence[Command]) -> Sequence[Outcome]:
+        """Carry out many commands, an outcome each, in their order.
+
+        No two of them concern the same host, and what concerns no host comes alone: they may be
+        carried out at once. Idempotent, as `Adapter.apply` is.
+        """
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """An adapter that is not there for every command (one node's supervisor)."""
+
+    def concerns(self, command: Command) -> bool:
+        """Whether the command is for it; what is not is passed over without an ack."""
+
+
+@runtime_checkable
+class Sizing(Protocol):
+    """An adapter that knows how many nodes a rack or a switch has."""
+
+    def nodes(self, domain: Domain) -> int | None:
+        """Nodes that isolating a domain without a host takes out, or None: counted as too many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A part that the scheduler keeps out of service now.
@@ -69,6 +109,7 @@ class View:
     context: tuple[ContextRecord, ...] = ()
 
 
+@runtime_checkable
 class Observing(Protocol):
     """An adapter that can look."""
 

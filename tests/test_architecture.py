@@ -18,12 +18,13 @@ TOP = sorted({name.partition(".")[0] for name in LISTED})
 #: Whom of ours each package may import. The edges meet at Kafka, never in Python.
 MAY_IMPORT = {
     "evidence": set[str](),
+    "vitals": set(),
     "rules": {"evidence"},
-    "collectors": {"evidence"},
-    "warehouse": {"evidence"},
-    "schedulers": {"evidence"},
-    "streams": {"evidence", "rules"},
-    "ringfence": {"evidence", "rules", "collectors", "warehouse", "schedulers", "streams"},
+    "collectors": {"evidence", "vitals"},
+    "warehouse": {"evidence", "vitals"},
+    "schedulers": {"evidence", "vitals"},
+    "streams": {"evidence", "rules", "vitals"},
+    "ringfence": {"evidence", "vitals", "rules", "collectors", "warehouse", "schedulers", "streams"},
 }
 #: What would be I/O in a package that does none: rules reads its own data files, evidence nothing.
 NO_IO = {"socket", "subprocess", "kafka", "aiokafka", "faust", "duckdb", "threading", "asyncio"}

@@ -117,10 +117,11 @@ def _knock(kafka: Kafka) -> None:
 
 def _tls(kafka: Kafka) -> ssl.SSLContext | None:
     """What the producer will do for TLS, done here for its sentences; None for plain text."""
-    if kafka.security_protocol not in ("SSL", "SASL_SSL"):
+    if not kafka.tls:
         return None
     try:
         context = ssl.create_default_context(cafile=kafka.ssl_cafile)
+        context.check_hostname = kafka.ssl_check_hostname
         if kafka.ssl_certfile:
             context.load_cert_chain(kafka.ssl_certfile, kafka.ssl_keyfile)
     except OSError as error:

@@ -27,7 +27,7 @@ from typing import IO, Self
 
 from ringfence.embedded import BrokerError, broker_answers, die_with_parent, free_port
 
-__all__ = ["ApacheKafka", "KafkaUnavailable", "class_path", "main"]
+__all__ = ["ApacheKafka", "KafkaCluster", "KafkaUnavailable", "class_path", "main"]
 
 POM = Path(__file__).with_name("pom.xml")
 _LOOPBACK = "127.0.0.1"
@@ -41,8 +41,8 @@ _STARTED = b"Kafka Server started"
 
 _PROPERTIES = """\
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{host}:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
 advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
@@ -171,13 +171,18 @@ class ApacheKafka:
         heap_mb: int = 512,
         ready_s: float = 90.0,
         settings: dict[str, str] | None = None,
+        cluster: "KafkaCluster | None" = None,
+        node: int = 1,
     ) -> None:
         self.data = data
+        self.node = node
+        self._cluster = cluster
         self._wanted = port
         self._heap_mb = heap_mb
         self._ready_s = ready_s
         self._settings = settings or {}
         self._ports: tuple[int, int] | None = None
+        self._said_before = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -197,20 +202,31 @@ class ApacheKafka:
         """Whether the broker process runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def voter(self) -> str:
+        """This broker as a controller of its quorum, ``1@127.0.0.1:PORT``."""
+        ports = self._take_ports()
+        return f"{self.node}@{_LOOPBACK}:{ports[1]}"
+
     def start(self) -> Self:
         """Start the broker on its storage (formatted the first time); return when it serves."""
+        self.launch()
+        self.wait()
+        return self
+
+    def launch(self) -> None:
+        """Start the broker's process without waiting: one of three serves when two are there."""
         if self.alive:
-            return self
+            return
         jars = class_path()
         self.data.mkdir(parents=True, exist_ok=True)
-        port, controller = self._ports or (self._wanted, None)
-        self._ports = (free_port(port), free_port(controller))
+        self._take_ports()
         properties = self._write_properties()
         if not (self.data / "log" / "meta.properties").exists():
             self._format(jars, properties)
         with self.log.open("ab") as output:
-            before = output.tell()  # an earlier start said the same words
-            process = self._process = subprocess.Popen(
+            self._said_before = output.tell()  # an earlier start said the same words
+            self._process = subprocess.Popen(
                 [*self._jvm(jars), "kafka.Kafka", str(properties)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -218,15 +234,18 @@ class ApacheKafka:
                 start_new_session=True,
                 preexec_fn=die_with_parent(),  # noqa: PLW1509 (one system call)
             )
+
+    def wait(self) -> None:
+        """Return when the broker serves; raises BrokerError when it does not in time."""
+        assert self._ports is not None
         deadline = time.monotonic() + self._ready_s
         with self.log.open("rb") as output:
-            output.seek(before)
+            output.seek(self._said_before)
             while not (_saw(output, _STARTED) and broker_answers(_LOOPBACK, self._ports[0])):
-                if process.poll() is not None or time.monotonic() > deadline:
+                if not self.alive or time.monotonic() > deadline:
                     self.kill()
                     raise BrokerError(f"Apache Kafka did not start; its log is {self.log}")
                 time.sleep(0.05)
-        return self
 
     def kill(self) -> None:
         """Kill the broker as a power cut would (SIGKILL) and wait until it is gone."""
@@ -268,10 +287,21 @@ class ApacheKafka:
             f"{jars}/*",
         ]
 
+    def _take_ports(self) -> tuple[int, int]:
+        """Ports of clients and controller: free ones the first time, the same ones ever after."""
+        if self._ports is None:
+            self._ports = (free_port(self._wanted), free_port(None))
+        return self._ports
+
     def _write_properties(self) -> Path:
-        assert self._ports is not None
+        port, controller = self._take_ports()
         text = _PROPERTIES.format(
-            host=_LOOPBACK, port=self._ports[0], controller=self._ports[1], data=self.data
+            host=_LOOPBACK,
+            port=port,
+            controller=controller,
+            data=self.data,
+            node=self.node,
+            voters=self.voter if self._cluster is None else self._cluster.voters,
         )
         text += "".join(f"{name}={value}\n" for name, value in self._settings.items())
         path = self.data / "server.properties"
@@ -279,8 +309,7 @@ class ApacheKafka:
         return path
 
     def _format(self, jars: Path, properties: Path) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        cluster = "R" + cluster[1:]  # a leading dash would read as a flag
+        cluster = _cluster_id() if self._cluster is None else self._cluster.id
         arguments = ["--config", str(properties), "--cluster-id", cluster]
         done = subprocess.run(
             [*self._jvm(jars), "kafka.tools.StorageTool", "format", *arguments],
@@ -292,6 +321,75 @@ class ApacheKafka:
         )
         if done.returncode != 0:
             raise BrokerError(f"Kafka's storage was not formatted: {done.stderr.strip()[-400:]}")
+
+
+class KafkaCluster:
+    """Brokers that form one cluster, each a controller too; topics are kept on up to three.
+
+    ``brokers[n].kill()`` and ``.start()`` act on one of them. A write is acknowledged by two.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        count: int = 3,
+        *,
+        heap_mb: int = 320,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        copies = str(min(count, 3))
+        shared = {
+            "default.replication.factor": copies,
+            "min.insync.replicas": str(min(count, 2)),
+            "offsets.topic.replication.factor": copies,
+            "transaction.state.log.replication.factor": copies,
+            "share.coordinator.state.topic.replication.factor": copies,
+        }
+        self.id = _cluster_id()
+        self.brokers = [
+            ApacheKafka(
+                data / f"broker-{node}",
+                heap_mb=heap_mb,
+                settings=shared | (settings or {}),
+                cluster=self,
+                node=node,
+            )
+            for node in range(1, count + 1)
+        ]
+
+    @property
+    def voters(self) -> str:
+        """Every controller, as Kafka's settings name them."""
+        return ",".join(broker.voter for broker in self.brokers)
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect: all brokers."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def start(self) -> Self:
+        """Start all brokers; return when all serve."""
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait()
+        return self
+
+    def stop(self) -> None:
+        """Stop all brokers; the last ones have no quorum left to say goodbye to."""
+        for broker in self.brokers:
+            broker.kill()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _cluster_id() -> str:
+    name = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    return "R" + name[1:]  # a leading dash would read as a flag
 
 
 def _saw(output: IO[bytes], words: bytes) -> bool:

@@ -11,7 +11,19 @@ from pathlib import Path
 
 import click
 
-from ringfence.cli import ask, desk, fabric, run
+from ringfence.cli import (
+    ask,
+    desk,
+    fabric,
+    growth,
+    history,
+    keys,
+    preflight,
+    run,
+    schedulers,
+    storage,
+    stream,
+)
 from ringfence.cli.front import Front
 
 __all__ = ["main"]
@@ -69,14 +81,23 @@ for _command in (
     fabric.fabric_agent,
     run.worker,
     run.sink,
-    run.scheduler,
+    storage.compact,
+    storage.retain,
+    schedulers.scheduler,
+    keys.keys,
     ask.parse,
     ask.triage,
     ask.replay,
-    ask.sql,
-    ask.why,
+    history.sql,
+    history.timeline,
+    history.why,
+    stream.deadletters,
+    stream.topics,
+    growth.ecc_growth,
     desk.announce,
     desk.isolate,
     desk.release,
+    preflight.preflight,
+    preflight.spares,
 ):
     main.add_command(_command)

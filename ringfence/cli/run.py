@@ -23,7 +23,7 @@ from ringfence.cli.front import (
 )
 from ringfence.settings import Settings
 
-__all__ = ["agent", "demo", "scheduler", "sink", "up", "worker"]
+__all__ = ["agent", "demo", "sink", "up", "worker"]
 
 SECONDS = Bounded(min=0, min_open=True, max=24 * 3600)
 
@@ -187,41 +187,6 @@ def sink(context: Front, bootstrap: str | None, root: Path | None) -> None:
     _ensure(cluster, settings)
     with one_sentence(errors.WarehouseError):
         module.run(config, stop_event())
-
-
-@click.group()
-def scheduler() -> None:
-    """Carry isolation commands out."""
-
-
-@scheduler.command(name="exec")
-@BOOTSTRAP
-@click.option("--name", help="Name of this scheduler in its acks (default: exec).")
-@click.option("--timeout", type=SECONDS, default=60, show_default=True, help="Seconds a call has.")
-@click.argument("program", nargs=-1, required=True)
-@click.pass_obj
-def scheduler_exec(
-    context: Front,
-    bootstrap: str | None,
-    name: str | None,
-    timeout: float,
-    program: tuple[str, ...],
-) -> None:
-    """Run PROGRAM with each command's JSON on stdin; its exit code is the ack."""
-    consumer = need("schedulers.consumer", "schedulers")
-    adapter = need("schedulers.exec", "schedulers")
-    cluster = need("ringfence.cluster", "schedulers")
-    settings = context.settings(kafka={"bootstrap": bootstrap}, scheduler={"name": name})
-    config = build(
-        settings,
-        consumer.SchedulerConfig,
-        "scheduler",
-        kafka=settings.kafka,
-        state_dir=settings.sections["scheduler"].get("state_dir", settings.data / "scheduler"),
-    )
-    _ensure(cluster, settings)
-    with one_sentence(consumer.SchedulerError):
-        consumer.run(config, adapter.ExecAdapter(program, timeout_s=timeout), stop_event())
 
 
 def _ensure(cluster: ModuleType, settings: Settings) -> None:

@@ -14,10 +14,11 @@ from msgspec import Struct
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectors.collector import Unavailable
-from collectors.metrics import Metrics, Server
+from collectors.metrics import Metrics
 from collectors.shipping.shipper import Shipper
 from collectors.source import Source
 from evidence.transport import Kafka
+from vitals.http import Server
 
 
 class Answering:
@@ -135,7 +136,7 @@ def test_other_paths_are_not_served(server: Server) -> None:
 def test_a_client_that_says_nothing_does_not_keep_the_server_for_ever(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.metrics._Answers.timeout", 0.2)
+    monkeypatch.setattr("vitals.http._Answers.timeout", 0.2)
     with socket.create_connection(server.address):
         assert get(server, "/healthz")[0] == 200
 
@@ -160,7 +161,7 @@ class Dripping:
 def test_clients_that_never_end_their_question_keep_no_probe_from_its_answer(
     metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.metrics._CLIENT_S", 3600.0)
+    monkeypatch.setattr("vitals.http._CLIENT_S", 3600.0)
     server = Server("127.0.0.1:0", metrics)
     slow = [Dripping(server.address) for _ in range(4)]
     assert get(server, "/healthz")[0] == 200
@@ -173,7 +174,7 @@ def test_clients_that_never_end_their_question_keep_no_probe_from_its_answer(
 def test_however_many_they_are_they_are_hung_up_on(
     metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("collectors.metrics._CLIENT_S", 0.5)
+    monkeypatch.setattr("vitals.http._CLIENT_S", 0.5)
     server = Server("127.0.0.1:0", metrics)
     slow = [Dripping(server.address) for _ in range(30)]
     assert all(one.gone.wait(30) for one in slow)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from collectors.config import AgentConfig, listen_address
+from collectors.config import AgentConfig
 from collectors.node.place import Place, PlaceFinder, from_labels, from_mapping, from_pattern
 from evidence.transport import Kafka
+from vitals.address import listen_address
 
 MAPPING = """\
 # host      rack  leaf     pool

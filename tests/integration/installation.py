@@ -38,8 +38,10 @@ partitions = {partitions}
 
 [worker]
 policy = "{policy}"
+metrics_listen = ""
 
 [sink]
+metrics_listen = ""
 flush_s = 0.5
 bulk_flush_s = 1.0
 tick_flush_s = 3.0

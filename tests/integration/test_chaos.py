@@ -71,7 +71,7 @@ def check_kernel_records(here: Any, *, agent_killed: bool) -> None:
     if not agent_killed:
         assert len(lines) == len(records), "a kernel record is in Kafka twice"
     xids = sorted({one.id for one in records if one.kind is KernelKind.XID})
-    _, rows = query(here.folder / "warehouse", "select id from xids order by id")
+    _, rows = query(here.folder / "warehouse", "select id from xid_events order by id")
     assert [row[0] for row in rows] == xids
 
 

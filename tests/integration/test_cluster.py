@@ -23,7 +23,8 @@ def test_every_topic_is_there_with_its_partitions(any_kafka: Kafka) -> None:
     admin.close()
     assert found == {
         any_kafka.topic(name): 4
-        if name in ("kernel", "gpu", "nccl", "fabric", "inventory", "context", "suspicions")
+        if name
+        in ("kernel", "gpu", "nccl", "fabric", "inventory", "context", "growth", "suspicions")
         else 1
         for name in TOPICS
     }

@@ -80,6 +80,7 @@ WRONG = [
     ("triage {folder}/file --thresholds {folder}/file", "is not TOML"),
     ("sql 'select 1'", "there is no warehouse at .*/data/warehouse"),
     ("why 4f1e", "there is no warehouse at"),
+    ("timeline c01 --around 2026-03-03", "there is no warehouse at"),
     ("announce party --host n1", "'party' is nothing that can be announced; known: allocation"),
     ("announce reboot", "Missing option '--host'"),
     ("announce gpu-reset --host n1 --gpu 4f", "'4f'"),
@@ -178,9 +179,9 @@ def warehouse(tmp_path: Path) -> Path:
     ("statement", "said"),
     [
         ("selec 1", "syntax error"),
-        ("select nothing from xids", '"nothing" not found'),
+        ("select nothing from xid_events", '"nothing" not found'),
         ("select 1; select 2", "one statement at a time"),
-        ("drop view xids", "only read"),
+        ("drop view xid_events", "only read"),
         ("copy (select 1) to '/tmp/x.csv'", "only read"),
         ("", "one statement at a time"),
         ("select * from read_csv('/etc/passwd')", "(?i)permission|disabled"),
@@ -199,7 +200,7 @@ def test_sql_answers_as_a_table_or_as_json(ringfence: Any) -> None:
     answered = ringfence("sql", "select 7 as one, null as other", "--json")
     assert (answered.exit_code, json.loads(answered.stdout)) == (0, {"one": 7, "other": None})
     assert "one" in ringfence("sql", "select 7 as one").stdout
-    nothing = ringfence("sql", "select * from xids", "--json")
+    nothing = ringfence("sql", "select * from xid_events", "--json")
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "")
 
 

@@ -13,6 +13,8 @@ from collectors.fabric.agent import FabricAgentConfig
 from evidence.transport import Kafka
 from ringfence.cli import main
 from schedulers.consumer import SchedulerConfig
+from schedulers.kubernetes.config import KubernetesConfig
+from schedulers.slurm import SlurmConfig
 from streams.config import WorkerConfig
 from warehouse.sink import SinkConfig
 
@@ -24,6 +26,8 @@ CONFIGS = {
     "worker": WorkerConfig,
     "sink": SinkConfig,
     "scheduler": SchedulerConfig,
+    "slurm": SlurmConfig,
+    "kubernetes": KubernetesConfig,
 }
 
 

@@ -180,6 +180,9 @@ class Records:
             **(plain | fields),
         )
 
+    def tick(self, seconds: float) -> Tick:
+        return Tick(id=f"tick-{seconds}", at=at(seconds))
+
     def inventory(self, seconds: float = 0, **fields: Any) -> InventoryRecord:
         self.made += 1
         gpus = tuple(
@@ -246,6 +249,10 @@ class Node:
         self.verdicts += said
         return said
 
+    @staticmethod
+    def at(seconds: float) -> datetime:
+        return at(seconds)
+
     def tick(self, seconds: float) -> list[Verdict]:
         return self.take(Tick(id=f"tick-{seconds}", at=at(seconds)), seconds)
 
@@ -256,7 +263,7 @@ class Node:
     def run_on(self) -> None:
         """Let time run until nothing waits any more."""
         for _ in range(100):
-            due = host.due(self.state)
+            due = host.settles(self.state)
             if due is None:
                 return
             self.arrive(Arrived("kernel", Tick(id=f"tick-{due}", at=due), due))

@@ -97,7 +97,10 @@ class Stage:
         self.state = rebuild() if state is None else state
 
     def take(self, record: msgspec.Struct, second: float = 0.0) -> list[Output]:
-        arrived = Arrived("any", record, T0 + timedelta(seconds=second))
+        now = T0 + timedelta(seconds=second)
+        if isinstance(record, Verdict) and record.decided_at == T0:
+            record = msgspec.structs.replace(record, decided_at=now)  # as a live worker sends it
+        arrived = Arrived("any", record, now)
         before = msgspec.json.encode(self.state)
         after, outputs = step(self.state, arrived, self.rules)
         assert msgspec.json.encode(self.state) == before, "a step must not change its argument"

@@ -216,6 +216,7 @@ def test_a_plan_does_not_explain_what_was_long_before_it(node: Any, records: Any
     node.feed(records.quiet())
     node.take(records.context(1000, ContextKind.REBOOT))
     node.take(records.kernel(80, 2, code=79), 1005)
+    node.run_on()
     assert node.told() == ["localized gpu-lost gpu2"]
 
 

@@ -212,7 +212,7 @@ def test_a_held_command_that_is_let_go_is_carried_out(
 def test_an_interrupted_command_is_carried_out_again(
     command: Build, journal: Journal, clock: Clock
 ) -> None:
-    journal.begin("c1", 1, clock.at)
+    journal.begin(command(), 1, clock.at)
     site = Site()
     ack = _ack(_clerk(site, journal, clock).handle(command()))
     assert (ack.status, ack.attempt) == (AckStatus.DONE, 2)
@@ -222,7 +222,7 @@ def test_an_interrupted_command_is_carried_out_again(
 def test_a_command_interrupted_in_its_last_try_gets_another(
     command: Build, journal: Journal, clock: Clock
 ) -> None:
-    journal.begin("c1", 3, clock.at)
+    journal.begin(command(), 3, clock.at)
     site = Site()
     ack = _ack(_clerk(site, journal, clock).handle(command()))
     assert (ack.status, ack.attempt) == (AckStatus.DONE, 4)
@@ -231,7 +231,7 @@ def test_a_command_interrupted_in_its_last_try_gets_another(
 def test_an_interrupted_isolate_whose_time_has_passed_says_that_nobody_knows(
     command: Build, journal: Journal, clock: Clock
 ) -> None:
-    journal.begin("c1", 1, clock.at)
+    journal.begin(command(), 1, clock.at)
     clock.at += timedelta(hours=1)
     site = Site()
     ack = _ack(_clerk(site, journal, clock).handle(command()))

@@ -1,17 +1,20 @@
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from evidence.decisions import AckStatus, Command
-from schedulers.adapter import Outcome
-from schedulers.exec import ExecAdapter
+from evidence.records import ContextKind
+from schedulers.adapter import Outcome, SchedulerError, View
+from schedulers.exec import ExecAdapter, ObservingExec
 
 
 def _sh(script: str, timeout_s: float = 30.0) -> ExecAdapter:
@@ -105,7 +108,16 @@ def test_the_environment_is_bare_but_for_the_command_id(
         for line in (tmp_path / "env").read_text().splitlines()
     }
     assert names["RINGFENCE_COMMAND_ID"] == "c77"
-    assert set(names) <= {"PATH", "HOME", "LANG", "RINGFENCE_COMMAND_ID", "PWD", "_", "SHLVL"}
+    assert set(names) <= {
+        "PATH",
+        "HOME",
+        "LANG",
+        "RINGFENCE_COMMAND_ID",
+        "RINGFENCE_RUN",
+        "PWD",
+        "_",
+        "SHLVL",
+    }
 
 
 def test_no_program_at_all_is_misuse() -> None:
@@ -147,3 +159,99 @@ def _assert_gone(pid: int) -> None:
             return
         assert time.monotonic() < deadline, f"process {pid} still runs"
         time.sleep(0.02)
+
+
+def test_all_that_the_last_runs_wrote_is_kept(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    adapter = ExecAdapter(
+        [
+            "/bin/sh",
+            "-c",
+            r"printf 'out of '; echo $RINGFENCE_COMMAND_ID; printf '\377' >&2; exit 3",
+        ],
+        outputs=tmp_path / "output",
+        keep=2,
+    )
+    for ident in ("c1", "c2", "c3"):
+        adapter.apply(command(id=ident))
+    kept = [path.read_bytes() for path in sorted((tmp_path / "output").iterdir())]
+    assert [text.split(b",")[0] for text in kept] == [b"command c2", b"command c3"]
+    assert kept[1].partition(b"\n")[2] == b"\n--- stdout\nout of c3\n\n--- stderr\n\xff"
+    assert (tmp_path / "output").stat().st_mode & 0o077 == 0
+
+
+def test_an_output_folder_that_cannot_be_written_changes_no_answer(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    adapter = ExecAdapter(["/bin/true"], outputs=tmp_path / "file")
+    assert adapter.apply(command()) == Outcome(AckStatus.DONE, "", 0)
+
+
+def test_output_without_end_does_not_fill_the_disk(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    adapter = ExecAdapter(
+        ["/bin/sh", "-c", "head -c 90000000 /dev/zero; sleep 0.5; echo the end; exit 2"],
+        timeout_s=30,
+        outputs=tmp_path / "output",
+    )
+    outcome = adapter.apply(command())
+    assert outcome.exit_code == 2
+    assert outcome.detail.endswith("the end")
+    (kept,) = (tmp_path / "output").iterdir()
+    assert kept.stat().st_size < 33 * 1024 * 1024
+    assert b"stdout (its beginning was left out)" in kept.read_bytes()
+
+
+def test_a_daemon_that_the_program_became_is_killed_when_the_time_is_up(
+    command: Callable[..., Command], tmp_path: Path
+) -> None:
+    outcome = _sh(
+        f"setsid sh -c 'echo $$ > {tmp_path}/daemon; exec sleep 600' & sleep 600", timeout_s=1.0
+    ).apply(command())
+    assert outcome.detail == "no answer within 1 s"
+    _assert_gone(int((tmp_path / "daemon").read_text()))
+
+
+def _look(script: str, timeout_s: float = 10.0) -> View:
+    inner = ExecAdapter(["/bin/true"])
+    return ObservingExec(inner, ["/bin/sh", "-c", script], timeout_s=timeout_s).observe()
+
+
+def test_a_program_tells_what_stands_out_of_service_and_what_is_planned(tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(
+        """{"standing": [{"domain": {"kind": "node", "host": "hpc-n041"}, "command": "c1"},
+        {"domain": {"kind": "node", "host": "hpc-n007"}, "by": "kim", "reason": "DIMM",
+         "since": "2026-11-03T02:14:09Z", "newer": 1}],
+        "context": [{"host": "hpc-n007", "kind": "maintenance", "at": "2026-11-03T02:00:00Z"}]}"""
+    )
+    first, second = (_look(f"cat {tmp_path}/said") for _ in range(2))
+    ours, theirs = first.standing
+    assert (ours.domain.id, ours.command) == ("node:hpc-n041", "c1")
+    since = datetime(2026, 11, 3, 2, 14, 9, tzinfo=UTC)
+    assert (theirs.command, theirs.by, theirs.reason, theirs.since) == (None, "kim", "DIMM", since)
+    assert first.context[0].kind is ContextKind.MAINTENANCE
+    assert first.context[0].id == second.context[0].id
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("echo no cluster >&2; exit 3", "/bin/sh: exit code 3: no cluster"),
+        ("echo '{'", "/bin/sh printed something else"),
+        ("""echo '{"standing": [{"domain": {"kind": "card"}}]}'""", "Invalid enum value 'card'"),
+        (r"printf '\377\376'", "/bin/sh printed something else"),
+        ("sleep 60", "/bin/sh gave no answer within 0.5 s"),
+    ],
+)
+def test_a_look_that_fails_is_one_sentence(script: str, sentence: str) -> None:
+    with pytest.raises(SchedulerError, match=re.escape(sentence)):
+        _look(script, timeout_s=0.5 if "sleep" in script else 10.0)
+
+
+def test_a_child_that_a_look_leaves_behind_holds_up_nobody() -> None:
+    began = time.monotonic()
+    assert _look("sleep 20 & echo '{}'", timeout_s=15).standing == ()
+    assert time.monotonic() - began < 15

@@ -41,8 +41,9 @@ class Signer:
     @classmethod
     def read(cls, path: Path) -> "Signer":
         """Read an unencrypted PEM file (PKCS #8), named by its stem. Raises KeyFileError."""
+        content = _content(path)
         try:
-            key = load_pem_private_key(_content(path), password=None)
+            key = load_pem_private_key(content, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise KeyFileError(f"{path} is no unencrypted private key in PEM.") from error
         if not isinstance(key, Ed25519PrivateKey):
@@ -118,8 +119,9 @@ class Keyring:
     def _read(self) -> dict[str, Ed25519PublicKey]:
         keys = {}
         for path in self._files():
+            content = _content(path)
             try:
-                key = load_pem_public_key(_content(path))
+                key = load_pem_public_key(content)
             except (ValueError, UnsupportedAlgorithm) as error:
                 raise KeyFileError(f"{path} is no public key in PEM.") from error
             if not isinstance(key, Ed25519PublicKey):

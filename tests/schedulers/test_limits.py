@@ -196,6 +196,29 @@ def test_only_those_that_failed_are_tried_again(
     assert site.calls == [["a", "b", "c"], ["b", "c"], ["c"]]
 
 
+@dataclass
+class Nosy(Site):
+    """It looks, from beside, what is on disk when it is asked to act."""
+
+    journal: Path = Path()
+    found: list[tuple[str, str | None]] = field(default_factory=list)
+
+    def apply_all(self, commands: Sequence[Command]) -> list[Outcome]:
+        beside = sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)
+        self.found = beside.execute("select id, status from commands order by id").fetchall()
+        beside.close()
+        return super().apply_all(commands)
+
+
+def test_all_of_a_batch_is_on_disk_before_any_of_it_is_carried_out(
+    command: Build, tmp_path: Path, clock: Clock
+) -> None:
+    site = Nosy(journal=tmp_path / "site.sqlite")
+    with Journal(tmp_path, "site") as journal:
+        _handled(site, journal, clock, [_on(f"n{ident}", command, ident) for ident in "abc"])
+    assert site.found == [("a", None), ("b", None), ("c", None)]
+
+
 class Forgetful(Site):
     """It answers for fewer than it was asked."""
 

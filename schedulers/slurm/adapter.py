@@ -18,6 +18,7 @@ from schedulers.slurm import looks, marks
 from schedulers.slurm.config import SlurmConfig
 from schedulers.slurm.jobs import Job, Jobs
 from schedulers.slurm.nodes import Node, Nodes
+from schedulers.slurm.rest import RestNodes
 from schedulers.slurm.tools import Tools, ToolsError
 
 __all__ = ["SlurmAdapter", "adapter"]
@@ -49,7 +50,7 @@ class SlurmAdapter:
         self._config = config
         self._clock = clock
         self._tools = Tools(config)
-        self._nodes = Nodes(self._tools)
+        self._nodes = RestNodes(config) if config.rest_url else Nodes(self._tools)
         self._jobs = Jobs(self._tools, config)
 
     def apply(self, command: Command) -> Outcome:

@@ -79,14 +79,18 @@ class Tools:
 
 
 def blocks(text: str) -> Iterator[list[str]]:
-    """What scontrol prints, one list of lines a record."""
+    """What scontrol prints, one list of lines a record: its first line alone is not indented.
+
+    Lines of blanks may stand within a record (24.11).
+    """
     block: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        if line.strip():
-            block.append(line)
-        elif block:
+    for line in text.splitlines():
+        if line[:1].strip() and block:
             yield block
             block = []
+        block.append(line)
+    if block:
+        yield block
 
 
 def moment(text: str | None) -> datetime | None:

@@ -136,15 +136,16 @@ def test_drain_gives_jobs_time_and_requeues_them_then(slurm: Any) -> None:
 
 def test_drain_sends_the_signal_for_a_checkpoint(slurm: Any) -> None:
     adapter = SlurmAdapter(replace(slurm.config, checkpoint_signal="USR1"))
-    mark = slurm.base / "checkpoint"
+    ready, mark = slurm.base / "ready", slurm.base / "checkpoint"
     script = slurm.base / "trap.sh"
     script.write_text(
-        f"#!/bin/bash\ntrap 'touch {mark}' USR1\nfor i in $(seq 600); do sleep 0.1; done\n"
+        f"#!/bin/bash\ntrap 'touch {mark}' USR1\ntouch {ready}\n"
+        "for i in $(seq 600); do sleep 0.1; done\n"
     )
     job = slurm.call(
         "sbatch", "--parsable", f"--nodelist={NODE}", "--output=/dev/null", str(script)
     ).strip()
-    slurm.until(lambda: slurm.jobs().get(job) == "RUNNING", "the job runs")
+    slurm.until(ready.exists, f"job {job} waits for its signal")
     adapter.apply(command(level=Level.DRAIN))
     slurm.until(mark.exists, "the job had its signal")
 

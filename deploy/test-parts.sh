@@ -9,6 +9,7 @@ packages=(
     slurm-wlm slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge  # a cluster on loopback
     python3-torch                          # torchrun and gloo, for an elastic job of three nodes
     openssl                                # certificates of a broker that speaks TLS
+    iproute2                               # network namespaces, for a cut network
     prometheus prometheus-alertmanager     # promtool and amtool: alert rules and their tests
     systemd systemd-journal-remote         # journalctl, a writer of journal files, systemd-analyze
 )

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 (run as a file, not a package)
 """An elastic job of several nodes on this machine: real agents (gloo), each under its supervisor.
 
 For tests and benches; needs Debian's python3-torch. Everything it starts ends with it.
@@ -22,6 +23,7 @@ __all__ = ["PYTHON", "TORCHRUN", "LocalJob", "missing"]
 #: Debian's interpreter, which has torch; the supervisors run in ours.
 PYTHON, TORCHRUN = "/usr/bin/python3", "/usr/bin/torchrun"
 _HERE = Path(__file__).parent
+_ENOUGH = 3
 #: Chosen for few seconds, not for a fabric: torchrun's own defaults wait 30 s and 15 s.
 _CONF = "join_timeout=60,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 
@@ -65,6 +67,10 @@ class LocalJob:
             f"--nproc_per_node={workers}",
             "--max_restarts=20",
             "--monitor_interval=0.2",
+            # Torch 1.13 takes none of both for nothing at all on Python 3.11, and fails.
+            "--redirects=1",
+            "--tee=1",
+            f"--log_dir={self.folder}",
             "--rdzv_backend=c10d",
             f"--rdzv_endpoint=127.0.0.1:{self.port}",
             "--rdzv_id=tiny-7b",
@@ -88,9 +94,7 @@ class LocalJob:
             if line["what"] == "step" and line["world"] == world and line["at"] >= since
         ]
 
-    def until(
-        self, done: Callable[[], Any], what: str, within_s: float = 60.0
-    ) -> Any:  # noqa: ANN401
+    def until(self, done: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:  # noqa: ANN401
         """Wait until ``done()`` gives something, and return it; says the logs' ends otherwise."""
         deadline = time.monotonic() + within_s
         while not (found := done()):
@@ -102,7 +106,7 @@ class LocalJob:
     def trains(self, world: int, since: float = 0.0) -> dict[str, Any]:
         """The first of three steps in a row that so many workers made since a time."""
         steps = self.until(
-            lambda: found if len(found := self.steps(world, since)) > 2 else None,
+            lambda: found if len(found := self.steps(world, since)) >= _ENOUGH else None,
             f"{world} workers train",
         )
         first: dict[str, Any] = steps[0]
@@ -111,7 +115,7 @@ class LocalJob:
     def workers(self, host: str) -> list[int]:
         """Workers that a node has now: those of its last round that live."""
         told = [line for line in self.lines() if line["what"] == "resume" and line["node"] == host]
-        return [line["pid"] for line in told if Path(f"/proc/{line['pid']}/cmdline").exists()]
+        return [line["pid"] for line in told if _lives(line["pid"])]
 
     def kill(self, host: str) -> None:
         """Kill a node's supervisor by SIGKILL."""
@@ -122,7 +126,7 @@ class LocalJob:
     def logs(self) -> str:
         """The ends of all logs."""
         files = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"--- {one.name}\n{one.read_text()[-3000:]}" for one in files)
+        return "\n".join(f"--- {one.name}\n{one.read_text()[-1500:]}" for one in files)
 
     def stop(self) -> None:
         """End everything."""
@@ -161,6 +165,7 @@ class LocalJob:
             "RINGFENCE_KAFKA_BOOTSTRAP": self.kafka.bootstrap,
             "RINGFENCE_KAFKA_PREFIX": self.kafka.prefix,
             "RINGFENCE_KAFKA_PARTITIONS": str(self.kafka.partitions),
+            "RINGFENCE_SCHEDULER_SESSION_TIMEOUT_S": "3",
             "FOLDER": str(self.folder),
             "NODE": host,
             "OMP_NUM_THREADS": "1",
@@ -169,3 +174,11 @@ class LocalJob:
             **settings,
             **self.environ,
         }
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False

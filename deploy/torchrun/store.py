@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 (run as a file, not a package)
 """A rendezvous store outside the nodes: ``store.py HOST PORT``, beside the controller of a job.
 
 Agents use it with ``--rdzv-backend=c10d --rdzv-endpoint=HOST:PORT`` and ``is_host=0`` in

@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 (run as a file, not a package)
 """The smallest elastic training loop: one tensor, gloo, a checkpoint every few steps.
 
 Settings come from variables, since a launcher's flags are not its own: ``FOLDER`` has the

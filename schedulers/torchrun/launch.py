@@ -11,7 +11,8 @@ __all__ = ["Launch"]
 _BARE = frozenset(
     {"help", "h", "standalone", "m", "module", "no_python", "run_path", "virtual_local_rank"}
 )
-_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
+#: `torchrun`, or what stands behind `python -m`.
+_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _PORT = 29400  # of a c10d endpoint without one (torch.distributed.elastic.rendezvous)
 _LAST_CALL_S = 30.0  # c10d's default
 
@@ -98,14 +99,19 @@ class Launch:
                 argv[at : at + 1 + beside] = [f"{flag}={count}"]
                 return Launch(tuple(argv), self.environ)
         # Given by a variable: a flag before the others wins over it.
-        first = next((at for _, _, at, _ in _options(self.argv)), 1)
-        argv.insert(first, f"--nproc_per_node={count}")
+        argv.insert(_first(self.argv), f"--nproc_per_node={count}")
         return Launch(tuple(argv), self.environ)
+
+
+def _first(argv: Sequence[str]) -> int:
+    """Where the agent's options begin: behind its name, whatever stands before that."""
+    names = (at for at, word in enumerate(argv) if word.rpartition("/")[2] in _LAUNCHERS)
+    return next(names, 0) + 1
 
 
 def _options(argv: Sequence[str]) -> Iterator[tuple[str, str, int, bool]]:
     """The agent's options: name, value, place, and whether the value stands in the next word."""
-    at = next((at + 1 for at, word in enumerate(argv) if word in _MODULES), 1)
+    at = _first(argv)
     while at < len(argv) and re.match(r"-\w|--\w", argv[at]):
         flag, equals, value = argv[at].partition("=")
         name = flag.lstrip("-").replace("-", "_")

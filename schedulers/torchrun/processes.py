@@ -1,9 +1,4 @@
-"""Finds and ends the processes of an agent, however they hang together.
-
-A worker may have a session of its own (newer torch), lose its parent, or write over its environment
-(setproctitle): it is known by the agent's session, by a mark in its environment, or as seen below
-the agent before.
-"""
+"""Finds the processes of an agent, and ends those that its tether left."""
 
 import contextlib
 import os
@@ -67,18 +62,13 @@ def below(pid: int, processes: Iterable[Process]) -> list[Process]:
     return found
 
 
-def of_agent(token: str, session: int = 0, seen: Iterable[Process] = ()) -> list[Process]:
-    """What is left of an agent: by its mark, its session, or as seen before; never ourselves."""
-    before = {(one.pid, one.began) for one in seen}
+def of_agent(token: str, session: int = 0) -> list[Process]:
+    """What is left of an agent, by its mark or its session; never ourselves."""
     return [
         one
         for one in running()
         if one.pid != os.getpid()
-        and (
-            (one.pid, one.began) in before
-            or (session and one.session == session)
-            or _carries(one.pid, token)
-        )
+        and ((session and one.session == session) or _carries(one.pid, token))
     ]
 
 

@@ -94,7 +94,7 @@ def _run(
         return code
     finally:
         commands.stop.set()
-        thread.join(_LAST_ACK_S)
+        thread.join(_LAST_ACK_S if commands.reads.is_set() else 0.0)
 
 
 def _warn(config: TorchrunConfig, launch: Launch, environ: Mapping[str, str]) -> None:
@@ -113,12 +113,14 @@ class _Commands:
     prepare: Callable[[Kafka], None]
     stop: threading.Event
     reconciled: threading.Event
+    reads: threading.Event
 
     def __init__(
         self, adapter: TorchrunAdapter, config: SchedulerConfig, prepare: Callable[[Kafka], None]
     ) -> None:
         self.adapter, self.config, self.prepare = adapter, config, prepare
         self.stop, self.reconciled = threading.Event(), threading.Event()
+        self.reads = threading.Event()
 
     def follow(self) -> None:
         """Reconcile, then read commands, until stopped; again after any failure."""
@@ -127,6 +129,7 @@ class _Commands:
             try:
                 self.prepare(self.config.kafka)
                 self._reconcile()
+                self.reads.set()
                 consuming.run(self.config, self.adapter, self.stop)
             except Exception as error:  # noqa: BLE001 (the agent must not lose its supervisor)
                 known = isinstance(error, SchedulerError)
@@ -134,6 +137,7 @@ class _Commands:
                 if words != said:
                     _LOG.warning("commands are not read, tried again: %s", words)
                 said = words
+            self.reads.clear()
             self.stop.wait(_AGAIN_S)
 
     def _reconcile(self) -> None:

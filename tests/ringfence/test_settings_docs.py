@@ -15,6 +15,7 @@ from ringfence.cli import main
 from schedulers.consumer import SchedulerConfig
 from schedulers.kubernetes.config import KubernetesConfig
 from schedulers.slurm import SlurmConfig
+from schedulers.torchrun import TorchrunConfig
 from streams.config import WorkerConfig
 from warehouse.sink import SinkConfig
 
@@ -28,6 +29,7 @@ CONFIGS = {
     "scheduler": SchedulerConfig,
     "slurm": SlurmConfig,
     "kubernetes": KubernetesConfig,
+    "torchrun": TorchrunConfig,
 }
 
 

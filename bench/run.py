@@ -17,15 +17,19 @@ from types import FrameType
 from typing import Any
 
 import agent
+import burst
 import codec
 import day
 import fabric
+import history
 import kernel
 import latency
 import machine
 import nccl
 import sink
+import soak
 import steps
+import storage
 import stream
 import triage
 from figure import Figure
@@ -46,8 +50,12 @@ FIGURES: Mapping[str, Callable[[Rig], Iterator[Figure]]] = {
     "day": day.measure,
     "stream": stream.measure,
     "sink": sink.measure,
+    "storage": storage.measure,
+    "history": history.measure,
     "triage": triage.measure,
     "latency": latency.measure,
+    "burst": burst.measure,
+    "soak": soak.measure,
 }
 
 

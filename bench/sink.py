@@ -1,9 +1,12 @@
 """Parquet rows a second of the sink: a backlog of GPU frames, then the real sink process on it.
 
 It runs with its shipped settings; when it has read everything and rests, it is told to stop and
-stores what it still holds. Reading and storing are counted, resting and starting are not.
+stores what it still holds. Reading and storing are counted, resting and starting are not. Beside it
+stand quixstreams' own file sink on the same topic (a row a GPU and tick too, read at least once, no
+proof of what is stored), and pyarrow writing the same rows from memory.
 """
 
+import json
 import resource
 import time
 from collections import deque
@@ -23,22 +26,56 @@ _WITHIN_S = 240.0
 
 
 def measure(rig: Rig) -> Iterator[Figure]:
-    """Two figures of sink runs on fresh folders; the peer writes the stored rows from memory."""
+    """Figures of sink runs on fresh folders, each followed by a run of the peer."""
     runs = 1 if rig.quick else 3
-    walls, cores, limits = [], [], []
+    backlog = rig.backlog()
+    walls, cores, limits, peers, peer_cores, brokers = [], [], [], [], [], []
     rows = 0
     for number in range(runs):
+        before = rig.broker_s()
         rows, wall_s, cpu_s, root = _sink(rig, number)
+        brokers.append(round(rows / max(rig.broker_s() - before, 0.01)))
         limits.append(_from_memory(root))
         walls.append(round(rows / wall_s))
         cores.append(round(rows / max(cpu_s, 0.01)))
-        rig.say(f"sink {walls[-1]} rows/s, {cores[-1]} a core second, pyarrow {limits[-1]} rows/s")
-    note = f"{rows:,} rows of {rig.backlog().frames:,} frames"
-    peer = ("pyarrow writes the same rows from memory", max(limits))
-    yield Figure("GPU rows stored by the sink", "rows/s", tuple(walls), MARK, peer=peer, note=note)
+        peer = _peer(rig, number, backlog.snapshots)
+        peers.append(round(backlog.snapshots / peer["wall_s"]))
+        peer_cores.append(round(backlog.snapshots / peer["cpu_s"]))
+        rig.say(
+            f"sink {walls[-1]} rows/s, {cores[-1]} a core second, quixstreams {peers[-1]} and "
+            f"{peer_cores[-1]}, pyarrow {limits[-1]} rows/s"
+        )
+    note = f"{rows:,} rows of {backlog.frames:,} frames"
+    library = "quixstreams' file sink"
     yield Figure(
-        "GPU rows stored by the sink, a core second", "rows/s", tuple(cores), peer=peer, note=note
+        "GPU rows stored by the sink", "rows/s", tuple(walls), MARK,
+        peer=(library, max(peers)), note=note,
+    )  # fmt: skip
+    yield Figure(
+        "GPU rows stored by the sink, a core second", "rows/s", tuple(cores),
+        peer=(library, max(peer_cores)), note=note,
+    )  # fmt: skip
+    limit = ("pyarrow writes the same rows from memory", max(limits))
+    yield Figure(
+        "rows a core second of the broker, meanwhile", "rows/s", tuple(brokers), peer=limit
     )
+    if backlog.producer_s:
+        sent = (round(backlog.snapshots / backlog.producer_s),)
+        yield Figure("rows made and sent, a core second of the producer", "rows/s", sent)
+
+
+def _peer(rig: Rig, number: int, rows: int) -> dict[str, float]:
+    """Wall and CPU seconds of quixstreams' sink on the whole backlog."""
+    backlog = rig.backlog()
+    folder = rig.folder / f"peer{number}"
+    topic = backlog.kafka.topic("gpu")
+    command = rig.script("peer_sink.py", backlog.kafka.bootstrap, topic, folder.name, rows)
+    said = rig.start(command, "peer-sink").wait(_WITHIN_S).splitlines()[-1]
+    found: dict[str, float] = json.loads(said)
+    stored = _rows_under(folder)
+    if stored < rows:
+        raise BenchError(f"quixstreams stored {stored} of {rows} rows.")
+    return found
 
 
 def _sink(rig: Rig, number: int) -> tuple[int, float, float, Path]:
@@ -85,7 +122,11 @@ def _until_it_rests(sink: Child, cpu: float) -> None:
 
 
 def _rows(root: Path) -> int:
-    return sum(pq.read_metadata(path).num_rows for path in (root / "gpu").rglob("*.parquet"))
+    return _rows_under(root / "gpu")
+
+
+def _rows_under(folder: Path) -> int:
+    return sum(pq.read_metadata(path).num_rows for path in folder.rglob("*.parquet"))
 
 
 def _from_memory(root: Path) -> float:

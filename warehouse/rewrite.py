@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 
 from warehouse.errors import SinkError
 
-__all__ = ["Proof", "proof", "sorted_into", "unified"]
+__all__ = ["GROUP_ROWS", "ORDER", "Proof", "options", "proof", "sorted_into", "unified"]
 
 #: Rows of a row group: an hour of one GPU at 1 Hz lies in one or two of them.
-_GROUP_ROWS = 65_536
+GROUP_ROWS = 65_536
 #: What a question looks for by value; the number is the distinct values in a row group.
-_BLOOM = {"id": _GROUP_ROWS, "uuid": 1024, "host": 1024, "domain_id": 4096, "incident": 4096}
+_BLOOM = {"id": GROUP_ROWS, "uuid": 1024, "host": 1024, "domain_id": 4096, "incident": 4096}
 _FALSE_POSITIVES = 0.05
 #: The order of a rewritten file, as far as its kind has these columns.
-_ORDER = ("uuid", "host", "event_at", "kafka_log", "kafka_partition", "kafka_offset", "tick")
+ORDER = ("uuid", "host", "event_at", "kafka_log", "kafka_partition", "kafka_offset", "tick")
 _ORDER_OF_LOGS = ("host", "event_at", "kafka_log", "kafka_partition", "kafka_offset")
 _SAMPLES = ("gpu",)
 #: Columns that go on in small steps once rows are sorted; stored as steps they take a twentieth.
@@ -51,17 +51,17 @@ def sorted_into(
     ``schema`` has every column of every file; a file's missing columns are null. Raises OSError
     when the disk is full, and duckdb.Error when a file cannot be read.
     """
-    order = _ORDER if kind in _SAMPLES else _ORDER_OF_LOGS
+    order = ORDER if kind in _SAMPLES else _ORDER_OF_LOGS
     by = ", ".join(f'"{one}"' for one in order if one in schema.names)
     with _engine(made, memory_mib) as connection:
         relation = connection.sql(
             f"select {_columns(schema)} from {_FILES} order by {by}",  # noqa: S608 (our columns)
             params={"files": [str(one) for one in paths]},
         )
-        reader = relation.to_arrow_reader(_GROUP_ROWS)
-        with pq.ParquetWriter(made, schema, **_options(schema, order, codec)) as writer:
+        reader = relation.to_arrow_reader(GROUP_ROWS)
+        with pq.ParquetWriter(made, schema, **options(schema, order, codec)) as writer:
             for group in _groups(reader):
-                writer.write_table(group.cast(schema), row_group_size=_GROUP_ROWS)
+                writer.write_table(group.cast(schema), row_group_size=GROUP_ROWS)
 
 
 _FILES = "read_parquet($files, union_by_name = true, hive_partitioning = false)"
@@ -87,16 +87,17 @@ def _groups(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
     for batch in reader:
         held.append(batch)
         rows += batch.num_rows
-        if rows >= _GROUP_ROWS:
+        if rows >= GROUP_ROWS:
             table = pa.Table.from_batches(held)
-            yield table.slice(0, _GROUP_ROWS)
-            held = table.slice(_GROUP_ROWS).to_batches()
-            rows -= _GROUP_ROWS
+            yield table.slice(0, GROUP_ROWS)
+            held = table.slice(GROUP_ROWS).to_batches()
+            rows -= GROUP_ROWS
     if rows:
         yield pa.Table.from_batches(held, reader.schema)
 
 
-def _options(schema: pa.Schema, order: tuple[str, ...], codec: str) -> dict[str, object]:
+def options(schema: pa.Schema, order: tuple[str, ...], codec: str) -> dict[str, object]:
+    """How a rewritten file is written: what `pyarrow.parquet.ParquetWriter` takes."""
     by = [pq.SortingColumn(schema.get_field_index(one)) for one in order if one in schema.names]
     steady = [one for one in _STEADY if one in schema.names]
     return {

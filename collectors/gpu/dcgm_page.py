@@ -12,7 +12,7 @@ from typing import Any
 from evidence.identity import normalise_pci
 from evidence.records import GpuSnapshot, MigInstance
 
-__all__ = ["DcgmPage", "read_page"]
+__all__ = ["DcgmPage", "read_page", "reading", "value_of"]
 
 NOT_EXPORTED = "not exported"
 _BY_INSTANCE = "exported by MIG instance only"
@@ -165,7 +165,7 @@ class _Gpu:
     xid: int | None = None
 
     def take(self, name: str, said: str, *, instance: bool) -> None:
-        value, why = _value(said)
+        value, why = value_of(said)
         short = name.removeprefix("DCGM_FI_DEV_")
         known = _NAMES.get(short)
         if short in _XID:
@@ -277,7 +277,15 @@ def _unescape(found: re.Match[str]) -> str:
     return _ESCAPES[found[0]]
 
 
-def _value(said: str) -> tuple[float | None, str]:
+def reading(metric: str) -> tuple[str, Callable[[float], Any]] | None:
+    """Which value of a snapshot a metric of DCGM is, and how its number becomes one.
+
+    ``ecc_locations.volatile_corrected_dram`` is a part of a value. None for other metrics.
+    """
+    return _NAMES.get(metric.removeprefix("DCGM_FI_DEV_"))
+
+
+def value_of(said: str) -> tuple[float | None, str]:
     """A sample's value; None and why where DCGM had none."""
     try:
         value: float = int(said) if said.lstrip("-").isdecimal() else float(said)

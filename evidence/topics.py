@@ -60,6 +60,7 @@ _ALL = (
     Topic("isolation.commands", Key.DOMAIN, (decisions.Command,)),
     Topic("isolation.state", Key.DOMAIN, (decisions.DesiredState,), compacted=True),
     Topic("isolation.acks", Key.CLUSTER, (decisions.Ack,)),
+    Topic("drills", Key.CLUSTER, (records.DrillRecord,)),
     Topic("deadletters", Key.TOPIC, (decisions.DeadLetter,)),
 )
 

@@ -32,6 +32,14 @@ class Parts:
         """A node's agent."""
         return self._ringfence("agent", "--bootstrap", self.bootstrap, *flags)
 
+    def fabric_agent(self) -> tuple[str, ...]:
+        """The agent of an InfiniBand subnet."""
+        return self._ringfence("fabric-agent", "--bootstrap", self.bootstrap)
+
+    def scheduler_slurm(self) -> tuple[str, ...]:
+        """The scheduler that drains nodes of a Slurm cluster."""
+        return self._ringfence("scheduler", "slurm", "--bootstrap", self.bootstrap)
+
     def scheduler_exec(self, program: Sequence[str]) -> tuple[str, ...]:
         """The scheduler that runs a program."""
         return self._ringfence(

@@ -33,6 +33,7 @@ SECTIONS = (
     "slurm",
     "kubernetes",
     "torchrun",
+    "drill",
 )
 
 

@@ -19,7 +19,13 @@ _DEADLETTER_BYTES = 2 * 1024 * 1024
 #: What an agent may send at once (kafka-python's max_request_size), and Kafka's own default.
 _MESSAGE_BYTES = 1024 * 1024
 #: The history of decisions is small and is what a person asks for months later.
-_KEPT_MS = {"verdicts": -1, "isolation.commands": -1, "isolation.acks": -1, "requests": -1}
+_KEPT_MS = {
+    "verdicts": -1,
+    "isolation.commands": -1,
+    "isolation.acks": -1,
+    "requests": -1,
+    "drills": -1,
+}
 _SAFE_REPLICATION = 3
 
 

@@ -7,6 +7,7 @@ clock), ``observed_at`` the collector's.
 """
 
 from evidence.records.context import ContextKind, ContextRecord, Tick
+from evidence.records.drill import DrillOutcome, DrillRecord
 from evidence.records.fabric import FabricPort, FabricRecord, Optics
 from evidence.records.gpu import (
     GpuEvent,
@@ -26,6 +27,8 @@ from evidence.records.nccl import FlightEntry, NcclKind, NcclRecord
 __all__ = [
     "ContextKind",
     "ContextRecord",
+    "DrillOutcome",
+    "DrillRecord",
     "FabricPort",
     "FabricRecord",
     "FlightEntry",

@@ -91,6 +91,7 @@ class SlurmAdapter:
             nodes = self._nodes.all()
             jobs = self._jobs.running()
             self._end_patience(nodes, jobs)
+            self._jobs.hasten()
         except ToolsError as error:
             raise SchedulerError(f"Slurm does not answer: {error}") from error
         return looks.view(self._clock(), nodes, jobs)
@@ -137,7 +138,8 @@ class SlurmAdapter:
                 words.append(act(command, name, turn))
             except ToolsError as error:
                 return Outcome(AckStatus.FAILED, f"{name}: {error}", retry=error.retry)
-        return Outcome(AckStatus.DONE, "; ".join(filter(None, words)))
+        took = DomainKind.NODE if command.action is Action.ISOLATE else None
+        return Outcome(AckStatus.DONE, "; ".join(filter(None, words)), took=took)
 
     def _isolate(self, command: Command, name: str, turn: _Turn) -> str:
         node = turn.nodes[name]

@@ -21,7 +21,9 @@ class SlurmConfig:
 
     At level `drain` running jobs get ``checkpoint_signal`` (empty: none; a batch script that does
     not trap it dies of it) and are requeued after ``drain_patience_s``; at `evict` they are
-    requeued at once, and where they cannot be, cancelled if ``cancel_at_evict``. A job whose
+    requeued at once, and where they cannot be, cancelled if ``cancel_at_evict``. With
+    ``hasten_requeued`` they begin again as soon as they have ended, not ``cred_expire`` (120 s)
+    later. A job whose
     comment has the word ``leave_jobs_with`` is left to its own supervisor.
     """
 
@@ -37,6 +39,7 @@ class SlurmConfig:
     checkpoint_signal: str = ""
     drain_patience_s: float = 300.0
     cancel_at_evict: bool = True
+    hasten_requeued: bool = True
     leave_jobs_with: str = "ringfence:elastic"
 
     def __post_init__(self) -> None:

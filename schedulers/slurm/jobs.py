@@ -33,6 +33,9 @@ class Jobs:
     def __init__(self, tools: Tools, config: SlurmConfig) -> None:
         self._tools = tools
         self._config = config
+        #: Jobs that we requeued and that have not ended yet; forgotten in a restart, which costs
+        #: them Slurm's delay.
+        self._requeued: set[str] = set()
 
     def running(self, nodes: Iterable[str] = ()) -> list[Job]:
         """Jobs that run, on these nodes or on all; raises ToolsError."""
@@ -81,12 +84,32 @@ class Jobs:
         for job in jobs:
             if (refused := self._try("scontrol", "requeue", job.id)) is None:
                 words.append(f"job {job.id} requeued")
+                self._requeued.add(job.id)
             elif cancel:
                 refused = self._try("scancel", job.id)
                 words.append(f"job {job.id} {'cancelled' if refused is None else refused}")
             else:
                 words.append(f"job {job.id} cannot be requeued and runs on")
         return ", ".join(words)
+
+    def hasten(self) -> None:
+        """Let requeued jobs that have ended begin now, if that is wanted; raises ToolsError.
+
+        Slurm has them wait for ``cred_expire`` (AuthInfo of slurm.conf), 120 s unless it is set:
+        longer than a job may be out of training.
+        """
+        if not self._config.hasten_requeued:
+            self._requeued.clear()
+        if not self._requeued:
+            return
+        text = self._tools.run("squeue", "--noheader", "--all", "--Format=JobID:|,State:|")
+        states = dict(line.replace(" ", "").split("|")[:2] for line in text.splitlines() if line)
+        for ident in sorted(self._requeued):
+            state = states.get(ident, "")
+            if state == "PENDING":
+                self._try("scontrol", "update", f"jobid={ident}", "StartTime=now")
+            if state not in {"COMPLETING", "RUNNING"}:
+                self._requeued.discard(ident)
 
     def _try(self, program: str, *arguments: str) -> str | None:
         """Run it; returns why not, a job that has ended meanwhile included in success."""

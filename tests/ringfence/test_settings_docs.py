@@ -12,6 +12,7 @@ from collectors.agent import AgentConfig
 from collectors.fabric.agent import FabricAgentConfig
 from evidence.transport import Kafka
 from ringfence.cli import main
+from ringfence.drills.config import DrillConfig
 from schedulers.consumer import SchedulerConfig
 from schedulers.kubernetes.config import KubernetesConfig
 from schedulers.slurm import SlurmConfig
@@ -29,6 +30,7 @@ CONFIGS = {
     "scheduler": SchedulerConfig,
     "slurm": SlurmConfig,
     "kubernetes": KubernetesConfig,
+    "drill": DrillConfig,
     "torchrun": TorchrunConfig,
 }
 

@@ -25,6 +25,16 @@ with every as (
         kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
         appended_at, undecodable, undecodable_value, day
     from read_parquet(
+        getvariable('files_drills'),
+        schema = getvariable('schema_drills'),
+        hive_partitioning = true,
+        hive_types = {'day': date}
+    )
+    union all
+    select
+        kafka_topic, kafka_log, kafka_partition, kafka_offset, kafka_key, kafka_headers,
+        appended_at, undecodable, undecodable_value, day
+    from read_parquet(
         getvariable('files_gpu'),
         schema = getvariable('schema_gpu'),
         hive_partitioning = true,

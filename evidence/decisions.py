@@ -239,6 +239,7 @@ class Verdict(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="verdict/
     leaf: str | None = None
     pool: str | None = None
     nvlink_domain: str | None = None
+    driver: str | None = None
 
 
 class Action(StrEnum):
@@ -322,13 +323,16 @@ class DesiredState(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="sta
 class RequestAction(StrEnum):
     """What a person asks of the isolation stage, or did with other tools.
 
-    ``out`` and ``back`` tell that somebody drained a part, or returned it, without Ringfence: it
-    counts in the budget, and nothing is commanded.
+    ``hold`` takes a part out until its author lifts it (``lift``), whatever the evidence.
+    ``resume`` lets a held command go. ``out`` and ``back`` tell that somebody drained a part, or
+    returned it, without Ringfence: it counts in the budget, and nothing is commanded.
     """
 
     ISOLATE = "isolate"
     RELEASE = "release"
     HOLD = "hold"
+    LIFT = "lift"
+    RESUME = "resume"
     OUT = "out"
     BACK = "back"
 
@@ -360,7 +364,7 @@ class AckStatus(StrEnum):
 
 
 class Ack(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ack/1"):
-    """A scheduler's answer to one command."""
+    """A scheduler's answer to one command; ``took`` is what it really took out, where it knows."""
 
     id: str
     command: str
@@ -372,6 +376,7 @@ class Ack(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="ack/1"):
     exit_code: int | None = None
     attempt: int = 1
     took_ms: int | None = None
+    took: DomainKind | None = None
 
 
 class DeadLetter(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="deadletter/1"):

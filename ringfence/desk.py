@@ -1,6 +1,7 @@
 """What a person sends by hand: announcements (context) and requests to isolate or release."""
 
 import getpass
+from collections.abc import Iterable
 from datetime import datetime
 
 from kafka import KafkaProducer
@@ -14,8 +15,10 @@ from evidence.topics import CLUSTER_KEY
 from evidence.transport import Kafka
 from evidence.wire import encode
 
-__all__ = ["DeskError", "context_record", "domain", "request", "send"]
+__all__ = ["CLUSTER", "DeskError", "context_record", "domain", "request", "send", "standing"]
 
+#: What ``resume`` names where it means the whole stage, as the rules do.
+CLUSTER = "cluster"
 #: A person waits for it.
 _SEND_WITHIN_S = 15.0
 
@@ -65,8 +68,12 @@ def request(
     reason: str = "",
     level: str = "cordon",
 ) -> Request:
-    """Build a request. Raises DeskError when ``domain`` is not a domain id."""
-    named = _domain(domain)
+    """Build a request. Raises DeskError when ``domain`` is not a domain id.
+
+    ``resume`` also takes `CLUSTER`: what is out is known, a stage without its state may act again.
+    """
+    everything = action == RequestAction.RESUME and domain == CLUSTER
+    named = Domain(kind=DomainKind.JOB, job=CLUSTER) if everything else _domain(domain)
     return Request(
         id=digest("request", action, named.id, at.isoformat()),
         at=at,
@@ -81,6 +88,22 @@ def request(
 def domain(text: str) -> Domain:
     """Read a domain id as `Domain.id` prints it. Raises DeskError with the shapes it may have."""
     return _domain(text)
+
+
+def standing(records: Iterable[Struct], now: datetime) -> list[ContextRecord]:
+    """What was announced and holds at ``now``, in order of host and time."""
+    found: dict[tuple[object, ...], ContextRecord] = {}
+    for one in records:
+        if not isinstance(one, ContextRecord):
+            continue
+        if one.ended:  # it closes what was announced of that kind before it
+            for thing in [t for t in found if t[:3] == (one.host, one.kind, one.pci)]:
+                if one.job in (None, thing[3]):
+                    del found[thing]
+        else:
+            found[one.host, one.kind, one.pci, one.job] = one
+    held = (one for one in found.values() if one.until is None or one.until > now)
+    return sorted(held, key=lambda one: (one.host, one.at, one.id))
 
 
 def _domain(text: str) -> Domain:

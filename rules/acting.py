@@ -22,9 +22,11 @@ from rules.budget import in_window, objection, spending
 from rules.desired import LEVELS, Part, highest
 from rules.naming import containers
 from rules.orders import isolate
+from rules.policy import Releases
 from rules.racks import is_hot
 from rules.settling import in_order, with_standing
 from rules.severity import is_shadow, level_of, taken_out
+from rules.surge import explains
 
 __all__ = ["Acting"]
 
@@ -61,7 +63,8 @@ class Acting(Book):
             level=level,
         )
         command = isolate(domain_id, part, hold, self.now, self.policy, verdict)
-        self.isolate(domain_id, part, hold, command)
+        alike = None if verdict.hard else explains(self.state.common, verdict, self.policy.widening)
+        self.isolate(domain_id, part, hold, command, alike)
 
     def considered(self, verdict: Verdict) -> _Case | None:
         """What a verdict would take out now; None where it takes out nothing."""
@@ -133,8 +136,10 @@ class Acting(Book):
             return bool(part.holds) or verdict.at <= explains
         return bool(part.holds)
 
-    def isolate(self, domain_id: str, part: Part, hold: Hold, command: Command) -> None:
-        """Issue, hold or only note an isolation."""
+    def isolate(
+        self, domain_id: str, part: Part, hold: Hold, command: Command, alike: str | None = None
+    ) -> None:
+        """Issue, hold or only note an isolation; ``alike`` is why it waits as one of many."""
         by_hand = hold.by != OURSELVES
         if part.holds and part.level and LEVELS.index(hold.level) <= LEVELS.index(part.level):
             self.hold(domain_id, part, hold)
@@ -146,7 +151,7 @@ class Acting(Book):
             command.domain, domain_id, self.now, command=command.id, dry_run=command.dry_run
         )
         if not by_hand and not part.holds:
-            reason = objection(self.state.spent, spent, self.policy.budget)
+            reason = objection(self.state.spent, spent, self.policy.budget) or alike
             if reason is not None:
                 self.keep_waiting(domain_id, part, hold, replace(command, held=reason))
                 return
@@ -197,13 +202,14 @@ class Acting(Book):
         held = part.held is not None and waits is not None and waits.command.incident == incident
         if not shown and not held:
             return
-        if shown and verdict.status is Status.RECOVERED and self.policy.automatic_release:
+        back = verdict.status is Status.RECOVERED
+        if shown and back and self.policy.releases is Releases.AUTOMATIC:
             return  # its release is shown instead
         pending = [k for k, o in self.state.outbox.items() if o.command.incident == incident]
         self.drop_pending(pending)
         holds = tuple(hold for hold in part.holds if hold.id != incident)
         if held:
-            part = replace(part, held=None, held_at=None)
+            part = replace(part, held=None, held_at=None, waits=None)
         if shown:
             part = replace(part, holds=holds, level=highest(holds), dry_run=bool(holds))
         self.put(domain_id, part)

@@ -19,22 +19,31 @@ from evidence.decisions import (
     Verdict,
 )
 from rules.budget import Spent, in_window
-from rules.desired import IsolationState, Part, desired, forget_oldest, highest, in_service
+from rules.desired import (
+    OURSELVES,
+    IsolationState,
+    Part,
+    desired,
+    forget_oldest,
+    highest,
+    in_service,
+)
 from rules.naming import containers, merge, moved, names_of, swapped
 from rules.orders import release
 from rules.outbox import post
 from rules.policy import Policy
+from rules.surge import forgotten
 
 __all__ = ["OURSELVES", "Book", "Output"]
 
 Output = Command | DesiredState | Verdict
 
-#: Who the holds of verdicts belong to.
-OURSELVES = "ringfence"
 _INCIDENTS_KEPT = 10_000
 _CLOSED_KEPT = 64
 _HOLDS_KEPT = 32
 _PARTS_KEPT = 20_000
+#: Commands that wait; each is some 1.5 kB of a state that must fit into one message.
+_PENDING_KEPT = 3000
 
 
 class Book:
@@ -98,9 +107,10 @@ class Book:
         self.remember(hold.id, domain_id)
         self.post(command)
         self.set(spent=(*in_window(self.state.spent, self.now, self.policy.budget), spent))
-        part = replace(part, held=None, held_at=None, lapsed=None, last_command=command.id)
+        part = replace(part, held=None, held_at=None, waits=None, lapsed=None, note=None)
         holds = (*part.holds, hold)
-        self.put(domain_id, replace(part, holds=holds, level=hold.level, dry_run=command.dry_run))
+        part = replace(part, holds=holds, level=hold.level, dry_run=command.dry_run)
+        self.put(domain_id, replace(part, last_command=command.id))
         self.publish(domain_id)
         for inner in self.inside(part.domain):
             if self.state.parts[inner].dry_run or not command.dry_run:
@@ -118,12 +128,27 @@ class Book:
         return in_service(part)
 
     def keep_waiting(self, domain_id: str, part: Part, hold: Hold, command: Command) -> None:
-        """Show a command that waits for a person; the part stays as it is."""
+        """Show a command that waits for a person; the part stays as it is.
+
+        When thousands wait already, one alarm tells more than one more of them kept.
+        """
         self.remember(hold.id, domain_id)
+        if len(self.state.outbox) >= _PENDING_KEPT:
+            self.outputs.append(command)
+            return
         self.post(command)
         dry = part.dry_run if part.holds else command.dry_run
-        waits = {"held": command.held, "held_at": self.now, "last_command": command.id}
-        self.put(domain_id, replace(part, dry_run=dry, **waits))
+        self.put(
+            domain_id,
+            replace(
+                part,
+                dry_run=dry,
+                held=command.held,
+                held_at=self.now,
+                waits=hold,
+                last_command=command.id,
+            ),
+        )
 
     def _waits_no_more(self, domain_id: str) -> None:
         """Withdraw a held command: what it would do is done by another one, or not needed."""
@@ -131,7 +156,7 @@ class Book:
         if part.held is None:
             return
         self.drop_pending(one for one in (part.last_command,) if one is not None)
-        self.put(domain_id, replace(part, held=None, held_at=None))
+        self.put(domain_id, replace(part, held=None, held_at=None, waits=None))
 
     def drop_pending(self, commands: Iterable[str]) -> None:
         """Send commands no more."""
@@ -189,7 +214,10 @@ class Book:
         spent = tuple(o for o in self.state.spent if o.domain_id != domain_id or o.foreign)
         closed = {*part.closed, *(hold.id for hold in lifted)}
         standing = tuple(o for o in self.state.standing if o.verdict.incident not in closed)
-        self.set(spent=spent, standing=standing)
+        common = forgotten(self.state.common, closed)
+        if common is not self.state.common and common.surges:
+            common = replace(common, look_at=self.now)  # the alarm may be over with it
+        self.set(spent=spent, standing=standing, common=common)
         part = replace(
             in_service(part),
             lapsed=None,
@@ -203,7 +231,7 @@ class Book:
         if not dry:
             self.publish(domain_id)
 
-    def lapse(self, command: Command) -> None:
+    def lapse(self, command: Command, refused: str = "") -> None:
         """End an isolate that nobody carried out in time: the part was never out."""
         part = self.state.parts.get(command.domain_id)
         if part is None or command.dry_run or command.held or command.action is Action.RELEASE:
@@ -211,9 +239,11 @@ class Book:
         lapsed = next((hold for hold in part.holds if hold.id == command.incident), None)
         holds = tuple(hold for hold in part.holds if hold is not lapsed)
         self.set(spent=tuple(one for one in self.state.spent if one.command != command.id))
-        ended = replace(part, holds=holds, level=highest(holds), lapsed=lapsed)
+        ended = replace(part, holds=holds, level=highest(holds), lapsed=lapsed, note=None)
         self.put(command.domain_id, ended)
-        self.publish(command.domain_id, f"expired: command {command.id} was not carried out")
+        because = f" ({refused})" if refused else ""
+        note = f"expired: command {command.id} was not carried out{because}"
+        self.publish(command.domain_id, note)
 
     # --- Names ----------------------------------------------------------------------------------
 

@@ -4,16 +4,16 @@ A card may cost its whole node (most schedulers take out only nodes); a second c
 node, or the node after its card, then costs nothing more.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from evidence.decisions import Domain, DomainKind
 from rules.policy import Budget
 
-__all__ = ["Spent", "in_window", "objection", "spending"]
+__all__ = ["Spent", "in_window", "objection", "spending", "took_node"]
 
 #: Domains that cost capacity in nodes; links, switches and racks are counted by themselves.
 _IN_NODES = (DomainKind.GPU, DomainKind.MIG, DomainKind.NVLINK, DomainKind.NODE)
@@ -61,6 +61,14 @@ def spending(
     )
 
 
+def took_node(spent: Iterable[Spent], command: str) -> tuple[Spent, ...]:
+    """What a command costs when its scheduler took the whole node for a card of it."""
+    return tuple(
+        replace(one, card=False, cost=1.0) if one.command == command and one.card else one
+        for one in spent
+    )
+
+
 def in_window(spent: Iterable[Spent], now: datetime, budget: Budget) -> tuple[Spent, ...]:
     """What still counts at ``now``."""
     begin = now - timedelta(seconds=budget.window_s)
@@ -75,20 +83,19 @@ def objection(spent: Iterable[Spent], new: Spent, budget: Budget) -> str | None:
         DomainKind.SWITCH: budget.switch_absolute,
         DomainKind.RACK: budget.rack_absolute,
     }.get(new.kind, 0.0)
-    used: dict[str, float] = defaultdict(float)
-    for one in in_window(spent, new.at, budget):
-        if one.kind is new.kind and (one.foreign or one.dry_run == new.dry_run):
-            used[one.unit] += _price(one, budget)
-    before = sum(min(1.0, cost) for cost in used.values())
-    used[new.unit] += _price(new, budget)
-    after = sum(min(1.0, cost) for cost in used.values())
+    # Hundreds of parts failing at once ask this hundreds of times: it is kept quick.
+    begin, card = new.at - timedelta(seconds=budget.window_s), budget.card
+    kind, dry_run = new.kind, new.dry_run
+    used: dict[str, float] = {}
+    for one in spent:
+        if one.at > begin and one.kind is kind and (one.foreign or one.dry_run == dry_run):
+            used[one.unit] = used.get(one.unit, 0.0) + (card if one.card else one.cost)
+    before = sum([min(1.0, cost) for cost in used.values()])
+    own = used.get(new.unit, 0.0)
+    after = before - min(1.0, own) + min(1.0, own + (card if new.card else new.cost))
     if after <= limit + _ROUNDING or (before > 0 and after - before < _ROUNDING):
         return None
     return (
         f"Budget: {before:g} of {limit:g} {new.kind} capacity left service in the last"
         f" {budget.window_s:g} s, and this would make it {after:g}."
     )
-
-
-def _price(one: Spent, budget: Budget) -> float:
-    return budget.card if one.card else one.cost

@@ -17,9 +17,11 @@ from rules.naming import names_of
 from rules.outage import Outage
 from rules.outbox import Pending
 from rules.racks import Down
+from rules.surge import CommonCauses
 
 __all__ = [
     "LEVELS",
+    "OURSELVES",
     "IsolationState",
     "Part",
     "Standing",
@@ -32,6 +34,8 @@ __all__ = [
 
 #: Levels, mildest first.
 LEVELS = tuple(Level)
+#: Who the holds of verdicts belong to.
+OURSELVES = "ringfence"
 
 
 class Part(Struct, frozen=True, omit_defaults=True):
@@ -40,6 +44,9 @@ class Part(Struct, frozen=True, omit_defaults=True):
     ``closed`` are incidents a release ended. ``held`` is why a command waits for a person, since
     ``held_at``, and ``dry_run`` says that the holds are those of shadow mode, never published.
     ``released_at`` is the last return to service, ``passed_at`` the last by a person's word.
+    ``waits`` is the hold of a held command. ``over`` are the incidents of holds that were said to
+    be over, and since when it is clean; ``proposed_at`` is when a release was proposed for that.
+    ``note`` is why a scheduler refused the last command.
     """
 
     domain: Domain
@@ -54,6 +61,10 @@ class Part(Struct, frozen=True, omit_defaults=True):
     last_command: str | None = None
     held_at: datetime | None = None
     passed_at: datetime | None = None
+    waits: Hold | None = None
+    over: dict[str, datetime] = {}
+    proposed_at: datetime | None = None
+    note: str | None = None
 
 
 class Standing(Struct, frozen=True, omit_defaults=True):
@@ -74,7 +85,8 @@ class IsolationState(Struct, frozen=True, omit_defaults=True):
     that failed as a whole, ``racks_at`` is when to see whether they are a rack. ``waiting`` are
     verdicts that are acted upon together at ``settles_at``, in an order of their own; ``standing``
     are those that shadow answered, to be looked at again at ``standing_at``. ``outage`` are the
-    hosts that fell silent, told at ``outage_at`` where few did.
+    hosts that fell silent, told at ``outage_at`` where few did; ``common`` is what fails alike, and
+    ``recovers_at`` when the next part may have been clean for long enough.
     """
 
     restored: bool = False
@@ -93,6 +105,8 @@ class IsolationState(Struct, frozen=True, omit_defaults=True):
     offsets: dict[str, int] = {}
     outage: Outage = Outage()
     outage_at: datetime | None = None
+    common: CommonCauses = CommonCauses()
+    recovers_at: datetime | None = None
 
 
 def rebuild(states: Iterable[DesiredState] = ()) -> IsolationState:
@@ -144,7 +158,7 @@ def desired(domain_id: str, part: Part, now: datetime, note: str | None) -> Desi
         level=part.level,
         holds=part.holds,
         aliases=tuple(sorted(set(names_of(part.domain)) - {domain_id})),
-        note=note,
+        note=note or part.note,
         released_at=part.released_at,
         passed_at=part.passed_at,
     )
@@ -152,7 +166,18 @@ def desired(domain_id: str, part: Part, now: datetime, note: str | None) -> Desi
 
 def in_service(part: Part) -> Part:
     """A part as it really is, without what shadow mode put on it."""
-    return replace(part, holds=(), level=None, dry_run=False, held=None, held_at=None)
+    return replace(
+        part,
+        holds=(),
+        level=None,
+        dry_run=False,
+        held=None,
+        held_at=None,
+        waits=None,
+        over={},
+        proposed_at=None,
+        note=None,
+    )
 
 
 def forget_oldest(parts: dict[str, Part], names: dict[str, str]) -> None:

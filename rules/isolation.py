@@ -17,40 +17,48 @@ from evidence.decisions import (
     Ack,
     AckStatus,
     Cause,
+    DomainKind,
     Hold,
     Request,
     RequestAction,
-    Status,
     Verdict,
 )
 from evidence.records import Tick
-from rules.acting import Acting
+from rules import surge
 from rules.book import Output
+from rules.budget import took_node
 from rules.desired import IsolationState, Part, highest, rebuild
 from rules.naming import has_place
 from rules.orders import isolate
 from rules.outage import look_at, take, tell
-from rules.outbox import answered, expired, next_due, resent
+from rules.outbox import Pending, answered, expired, next_due, resent
 from rules.policy import GoverningRules
 from rules.racks import note, racks, recovered, settles_at
+from rules.returning import Returning
 from rules.settling import WAITING_MOST, in_order, slim, without
 from rules.severity import is_acted_upon
 from rules.stage import Arrived
+from rules.surge import CLUSTER
+from rules.surge_telling import forget_at
+from rules.surge_telling import tell as tell_common
 
 __all__ = ["IsolationState", "Output", "Part", "due", "rebuild", "settles", "step"]
 
 _REQUESTS_KEPT = 512
+#: How long a count of nodes that fail alike must not have changed to be told anew.
+_RESTS = timedelta(seconds=10)
 
 
 def settles(state: IsolationState) -> datetime | None:
     """When verdicts are to be acted upon that wait for others; None while none does."""
-    waiting = (state.racks_at, state.settles_at, state.outage_at)
+    waiting = (state.racks_at, state.settles_at, state.outage_at, state.common.look_at)
     return min((at for at in waiting if at is not None), default=None)
 
 
 def due(state: IsolationState) -> datetime | None:
     """When a Tick is needed next; None while the outbox is empty and nothing waits or stands."""
-    waiting = (settles(state), state.standing_at, *map(next_due, state.outbox.values()))
+    later = (state.standing_at, state.recovers_at, forget_at(state.common))
+    waiting = (settles(state), *later, *map(next_due, state.outbox.values()))
     return min((at for at in waiting if at is not None), default=None)
 
 
@@ -82,7 +90,7 @@ def step(
     return turn.state, turn.outputs
 
 
-class _Turn(Acting):
+class _Turn(Returning):
     """One step in progress: what arrived is taken in."""
 
     # --- Verdicts -------------------------------------------------------------------------------
@@ -91,18 +99,16 @@ class _Turn(Acting):
         """Take a verdict: at once where it is hard, with others after a wait where it is not."""
         self._note_down(verdict)
         self._gather_silent(verdict)
+        self._gather_alike(verdict)
         waiting = without(self.state.waiting, verdict.incident)
         earlier = [one for one in self.state.waiting if one.incident == verdict.incident]
         if any(one.revision > verdict.revision for one in earlier):
             return
         domain_id = self.recognise(verdict.domain)
+        self.hear_of_recovery(verdict, domain_id)
         waits = False
         if not is_acted_upon(self.policy, verdict):
             self.withdraw(verdict)
-            part = self.state.parts.get(domain_id) if domain_id else None
-            back = verdict.status is Status.RECOVERED and self.policy.automatic_release
-            if back and part is not None and domain_id is not None:
-                self.take_back(domain_id, part, verdict.incident, verdict.reason)
         elif (verdict.hard and not self._is_overtaken(verdict)) or not self.policy.settle_s:
             self.act(verdict)
         else:
@@ -125,10 +131,14 @@ class _Turn(Acting):
         """Widen to racks and act upon what has waited long enough, before anything else."""
         if self.state.racks_at is not None and self.state.racks_at <= self.now:
             self._widen()
+        alarms_at = (self.state.common.look_at, forget_at(self.state.common))
+        if any(at is not None and at <= self.now for at in alarms_at):
+            self._gather_alike()
         if self.state.settles_at is not None and self.state.settles_at <= self.now:
             self._act_upon_waiting()
         if self.state.outage_at is not None and self.state.outage_at <= self.now:
             self._gather_silent()
+        self.look_for_recovered()
 
     def _act_upon_waiting(self) -> None:
         waiting = self.state.waiting
@@ -170,6 +180,21 @@ class _Turn(Acting):
         for one in verdicts:
             self.outputs.append(replace(one, muted=self.policy.rule(one.rule).muted))
 
+    def _gather_alike(self, verdict: Verdict | None = None) -> None:
+        """Take in what fails, and say what is to be said of many that fail alike."""
+        if verdict is not None and not self.policy.rule(verdict.rule).enabled:
+            return
+        before, policy = self.state.common, self.policy.widening
+        known = before if verdict is None else surge.take(before, verdict, self.now, policy)
+        if known is before and verdict is not None:
+            return
+        told = {one.rack for one in self.state.down if one.said}
+        rest = max(self._wait, _RESTS)
+        known, verdicts = tell_common(known, self.now, policy, rest, told)
+        self.set(common=known)
+        for one in verdicts:
+            self.outputs.append(replace(one, muted=self.policy.rule(one.rule).muted))
+
     def _is_overtaken(self, verdict: Verdict) -> bool:
         """Whether a verdict was made of a backlog: its next revision may be right behind it."""
         late = self.now - verdict.decided_at
@@ -183,7 +208,11 @@ class _Turn(Acting):
 
     def request(self, request: Request) -> None:
         """Do what a person asks; the budget and the mode do not bind a person."""
-        if request.id in self.state.requests or not has_place(request.domain):
+        if request.id in self.state.requests:
+            return
+        if request.action is RequestAction.RESUME and request.domain.job == CLUSTER:
+            self.set(restored=True)  # a person knows what is out, or that nothing is
+        elif not has_place(request.domain):
             return
         self.set(requests=(*self.state.requests, request.id)[-_REQUESTS_KEPT:])
         if request.action in (RequestAction.OUT, RequestAction.BACK):
@@ -191,9 +220,17 @@ class _Turn(Acting):
             return
         domain_id = self.recognise(request.domain) or request.domain.id
         part = self.state.parts.get(domain_id) or Part(domain=request.domain)
-        if request.action is RequestAction.RELEASE:
-            self.release_with_inside(domain_id, part, request)
-            return
+        match request.action:
+            case RequestAction.RELEASE:
+                self.release_with_inside(domain_id, part, request)
+            case RequestAction.RESUME:
+                self.resume(domain_id, part, request)
+            case RequestAction.LIFT:
+                self.lift(domain_id, part, request)
+            case _:
+                self._take_out_by_hand(domain_id, part, request)
+
+    def _take_out_by_hand(self, domain_id: str, part: Part, request: Request) -> None:
         hold = Hold(
             id=request.id,
             cause=Cause.UNKNOWN,
@@ -224,11 +261,39 @@ class _Turn(Acting):
             outbox[ack.command] = after
         self.set(outbox=outbox)
         if after is None and ack.status is AckStatus.EXPIRED:
-            self.lapse(pending.command)
+            self.lapse(pending.command, pending.refused)
+        elif ack.status is AckStatus.REFUSED:
+            self._refused(pending, ack, after)
+        elif ack.status is AckStatus.DONE:
+            self._carried_out(ack)
+
+    def _refused(self, pending: Pending, ack: Ack, after: Pending | None) -> None:
+        """Say in the published state that a scheduler refused, and whether it is tried again."""
+        part = self.state.parts.get(ack.domain_id)
+        command = pending.command
+        if part is None or command.dry_run or command.held or part.last_command != command.id:
+            return
+        ends = "" if after is not None else "; not sent again"
+        note = f"{command.action} refused by {ack.scheduler}: {ack.detail[:300]}{ends}"
+        if note != part.note:
+            self.put(ack.domain_id, replace(part, note=note))
+            self.publish(ack.domain_id)
+
+    def _carried_out(self, ack: Ack) -> None:
+        """Count what was really taken out, and forget what another scheduler refused."""
+        if ack.took is DomainKind.NODE:
+            self.set(spent=took_node(self.state.spent, ack.command))
+        part = self.state.parts.get(ack.domain_id)
+        if part is not None and part.note is not None and part.last_command == ack.command:
+            self.put(ack.domain_id, replace(part, note=None))
+            self.publish(ack.domain_id)
 
     def _late_ack(self, ack: Ack) -> None:
         """A scheduler carried out a command whose time had passed: then the part is out."""
         part = self.state.parts.get(ack.domain_id)
+        if ack.status is AckStatus.DONE:
+            self._carried_out(ack)
+            part = self.state.parts.get(ack.domain_id)
         late = ack.status is AckStatus.DONE and part and part.last_command == ack.command
         if not late or part is None or part.lapsed is None:
             return
@@ -244,7 +309,7 @@ class _Turn(Acting):
                 continue
             if expired(pending, self.now):
                 self.drop_pending((command_id,))
-                self.lapse(pending.command)
+                self.lapse(pending.command, pending.refused)
             else:
                 again = resent(pending, self.now, self.policy)
                 self.set(outbox={**self.state.outbox, command_id: again})

@@ -14,14 +14,21 @@ from rules.policy import Policy
 
 __all__ = ["Pending", "answered", "expired", "next_due", "post", "resent"]
 
+#: Characters of a refusal that are kept.
+_REFUSAL = 400
+
 
 class Pending(Struct, frozen=True, omit_defaults=True):
-    """One command without an ack: when it goes out next, and how long it then waits."""
+    """One command without an ack: when it goes out next, and how long it then waits.
+
+    ``refused`` is the last refusal: by whom, and why.
+    """
 
     command: Command
     next_at: datetime
     wait_s: float
     failures: int = 0
+    refused: str = ""
 
 
 def post(command: Command, now: datetime, policy: Policy) -> Pending:
@@ -56,7 +63,9 @@ def answered(pending: Pending, ack: Ack, now: datetime, policy: Policy) -> Pendi
 
     ``failed`` is tried again (an isolate `failed_retries` times, a release always). ``skipped``
     settles what was not to be carried out (dry run, held) and a release; an isolate that one
-    scheduler skipped may be another one's.
+    scheduler skipped may be another one's. ``refused`` is said; an isolate stays until its time is
+    up, as another scheduler may take it, or the same one when its own budget allows. A release,
+    which has no end, is tried `failed_retries` times more: keys may have been put in order.
     """
     command = pending.command
     release = command.action is Action.RELEASE
@@ -67,7 +76,7 @@ def answered(pending: Pending, ack: Ack, now: datetime, policy: Policy) -> Pendi
             settled = release or command.dry_run or command.held is not None
             return None if settled else pending
         case AckStatus.REFUSED:
-            return pending  # another scheduler may take it; it ends when its time is up
+            return _refused(pending, ack, now, policy)
         case AckStatus.EXPIRED:
             return pending if release else None
         case AckStatus.FAILED:
@@ -76,3 +85,17 @@ def answered(pending: Pending, ack: Ack, now: datetime, policy: Policy) -> Pendi
                 return None
             later = now + timedelta(seconds=policy.retry_failed_s)
             return replace(pending, failures=failures, next_at=later)
+
+
+def _refused(pending: Pending, ack: Ack, now: datetime, policy: Policy) -> Pending | None:
+    command = pending.command
+    if command.dry_run or command.held is not None:
+        return None  # it was not to be carried out
+    words = f"refused by {ack.scheduler}: {ack.detail}"[:_REFUSAL]
+    if command.action is Action.ISOLATE:
+        return pending if words == pending.refused else replace(pending, refused=words)
+    failures = pending.failures + 1
+    if failures > policy.failed_retries:
+        return None
+    later = now + timedelta(seconds=policy.retry_failed_s)
+    return replace(pending, failures=failures, next_at=later, refused=words)

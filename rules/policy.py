@@ -23,6 +23,8 @@ __all__ = [
     "Policy",
     "PolicyError",
     "Pool",
+    "RecoveryPolicy",
+    "Releases",
     "WideningPolicy",
     "load",
 ]
@@ -45,6 +47,14 @@ class Mode(StrEnum):
     SHADOW = "shadow"
     CORDON = "cordon"
     ENFORCE = "enforce"
+
+
+class Releases(StrEnum):
+    """What follows when a part that is out was repaired: nothing, a proposal, or its release."""
+
+    NEVER = "never"
+    PROPOSE = "propose"
+    AUTOMATIC = "automatic"
 
 
 class IsolateAs(StrEnum):
@@ -93,13 +103,24 @@ class JobPolicy:
 class WideningPolicy:
     """How many nodes of one rack, failing within so many seconds, are the rack.
 
-    Likewise how many hosts, falling silent within ``silent_wait_s``, are our own pipeline.
+    Likewise how many hosts, falling silent within ``silent_wait_s``, are our own pipeline, and how
+    many nodes, failing alike within ``common_within_s``, have a common cause.
     """
 
     rack_nodes: int
     rack_within_s: float
     silent_hosts: int
     silent_wait_s: float
+    common_nodes: int
+    common_within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPolicy:
+    """What a repaired part needs to return: how, and after how many seconds without evidence."""
+
+    release: Releases = Releases.PROPOSE
+    clean_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +175,14 @@ class Policy:
     levels: Mapping[Cause, Level | None]
     budget: Budget
     pools: Mapping[str, Pool]
+    recovery: RecoveryPolicy = RecoveryPolicy()
     rules: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notes: Mapping[str, Note] = field(default_factory=dict, repr=False)
+
+    @property
+    def releases(self) -> Releases:
+        """What follows a repair; ``isolation.automatic_release`` says it in its older way."""
+        return Releases.AUTOMATIC if self.automatic_release else self.recovery.release
 
     def pool(self, name: str | None) -> Pool:
         """The rules of a pool; those of ``default`` where it is not named."""
@@ -251,6 +278,10 @@ _KEYS: Mapping[str, Reader] = {
     "widening.rack_within_s": _positive,
     "widening.silent_hosts": _cards,
     "widening.silent_wait_s": _positive,
+    "widening.common_nodes": _cards,
+    "widening.common_within_s": _positive,
+    "recovery.release": _one_of(Releases),
+    "recovery.clean_s": _number,
     "isolation.mode": _one_of(Mode),
     "isolation.act_on": _statuses,
     "isolation.automatic_release": _flag,
@@ -321,6 +352,7 @@ def _policy(entries: Mapping[str, Entry]) -> Policy:
         hard_facts=frozenset(fact for fact, holds in section("hard_facts").items() if holds),
         job=JobPolicy(**section("job")),
         widening=WideningPolicy(**section("widening")),
+        recovery=RecoveryPolicy(**section("recovery")),
         **section("isolation"),
         levels=MappingProxyType({Cause.known(k): v for k, v in section("levels").items()}),
         budget=Budget(

@@ -42,6 +42,7 @@ KNOWN_RULES = frozenset(
         "dark-node",
         "silent-node",
         "silent-hosts",
+        "common-cause",
         "node-fault",
         "nvswitch",
         "pcie-port",

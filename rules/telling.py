@@ -213,6 +213,7 @@ def _verdict(incident: Incident, told: Judgement, scene: Scene) -> Verdict:
         leaf=state.leaf,
         pool=state.pool,
         nvlink_domain=state.nvlink_domain,
+        driver=state.driver,
     )
 
 

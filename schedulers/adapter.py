@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from evidence.decisions import AckStatus, Command, Domain
+from evidence.decisions import AckStatus, Command, Domain, DomainKind
 from evidence.records import ContextRecord
 
 __all__ = [
@@ -34,13 +34,15 @@ class SchedulerError(Exception):
 class Outcome:
     """How one attempt went: ``status`` DONE or FAILED, in one sentence, with an exit code if any.
 
-    ``retry`` False says that trying again cannot help (the program is missing).
+    ``retry`` False says that trying again cannot help (the program is missing); ``took`` what was
+    really taken out, where that is known: a card's node, perhaps.
     """
 
     status: AckStatus
     detail: str = ""
     exit_code: int | None = None
     retry: bool = True
+    took: DomainKind | None = None
 
 
 class Adapter(Protocol):

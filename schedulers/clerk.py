@@ -4,6 +4,7 @@ The order matters: what cannot be believed leaves no trace, and what was carried
 from memory even when its time has passed.
 """
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -283,7 +284,7 @@ class Clerk:
         if level is not command.level and command.action is Action.ISOLATE:
             told = f"{command.level} carried out as {level}, the most that is allowed here"
             detail = f"{told}: {outcome.detail}" if outcome.detail else told
-            outcome = Outcome(outcome.status, detail, outcome.exit_code, outcome.retry)
+            outcome = dataclasses.replace(outcome, detail=detail)
         took_ms = 0 if began is None else int((time.monotonic() - began) * 1000)
         self.journal.finish(command.id, outcome, self.clock(), took_ms)
         entry = self.journal.find(command.id)
@@ -303,6 +304,7 @@ class Clerk:
             exit_code=entry.exit_code,
             attempt=entry.attempt,
             took_ms=entry.took_ms,
+            took=entry.took,
         )
 
     def _ack(self, command: Command, status: AckStatus, detail: str) -> Ack:

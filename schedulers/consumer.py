@@ -29,6 +29,7 @@ from schedulers.clerk import Clerk
 from schedulers.counts import Counts
 from schedulers.desired import DesiredStates
 from schedulers.desk import COMMANDS, Desk
+from schedulers.direct import tell_direct
 from schedulers.journal import Journal
 from schedulers.metrics import SchedulerVitals
 from schedulers.watching import Watch
@@ -148,6 +149,7 @@ def run(
 def _turn(desk: Desk, states: DesiredStates, watch: Watch | None, stop: Event) -> None:
     while not stop.is_set():
         states.read()
+        tell_direct(desk.clerk.journal, desk.producer, desk.kafka)
         desk.turn(math.inf if watch is None else watch.wait_s)
         if watch is None or not desk.consumer.assignment():
             continue  # a spare consumer looks at nothing: the one that acts does

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
-from evidence.decisions import AckStatus, Action, Command, Domain
+from evidence.decisions import AckStatus, Action, Command, Domain, DomainKind
 from schedulers.adapter import Outcome, SchedulerError
 
 __all__ = ["Entry", "Journal"]
@@ -60,6 +60,7 @@ _LATER = {
     "action": "text",
     "place": "text",  # the host, or the domain without one: what the budget counts
     "nodes": "integer",
+    "took": "text",  # what was really taken out, where the adapter knows
     "last_begun_at": "text",  # UTC, ISO 8601 with microseconds: sorts as text
 }
 
@@ -77,6 +78,7 @@ class Entry:
     exit_code: int | None = None
     took_ms: int | None = None
     content: str | None = None
+    took: DomainKind | None = None
 
 
 class Journal:
@@ -86,7 +88,7 @@ class Journal:
     another process uses it, or the file is damaged: without a memory nothing may be carried out.
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, shared: bool = False) -> None:
         self._path = folder / f"{name}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +97,8 @@ class Journal:
         except OSError as error:
             raise SchedulerError(f"The state folder {folder} cannot be used: {error}") from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not shared:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._database = sqlite3.connect(self._path, isolation_level=None)
             self._prepare()
         except BlockingIOError as error:
@@ -142,12 +145,12 @@ class Journal:
         """What is remembered of a command, by its id."""
         row = self._one(
             "select id, attempt, begun_at, finished_at, status, detail, exit_code, took_ms, "
-            "content from commands where id = ?",
+            "content, took from commands where id = ?",
             command,
         )
         if row is None:
             return None
-        ident, attempt, begun, finished, status, detail, exit_code, took_ms, content = row
+        ident, attempt, begun, finished, status, detail, exit_code, took_ms, content, took = row
         return Entry(
             id=ident,
             attempt=attempt,
@@ -158,6 +161,7 @@ class Journal:
             exit_code=exit_code,
             took_ms=took_ms,
             content=content,
+            took=DomainKind(took) if took else None,
         )
 
     def begin(
@@ -196,13 +200,14 @@ class Journal:
         """Write how the last attempt went; what is done is never carried out again."""
         self._database.execute(
             "update commands set finished_at = ?, status = ?, detail = ?, exit_code = ?, "
-            "took_ms = ? where id = ?",
+            "took_ms = ?, took = ? where id = ?",
             (
                 at.isoformat(),
                 outcome.status.value,
                 outcome.detail,
                 outcome.exit_code,
                 took_ms,
+                outcome.took.value if outcome.took else None,
                 command,
             ),
         )
@@ -260,6 +265,21 @@ class Journal:
             "excluded.generation) else excluded.generation end, topic = excluded.topic",
             (domain_id, generation, topic),
         )
+
+    def outdate(self, domain_id: str, host: str | None) -> int:
+        """Make what is known of a domain (of a host: of its parts too) old; its new generation."""
+        mine = [
+            known
+            for (known,) in self._all("select domain_id from generations")
+            if known == domain_id
+            or (host is not None and known.partition(":")[2].partition("/")[0] == host)
+        ]
+        for known in mine:
+            self._database.execute(
+                "update generations set generation = generation + 1 where domain_id = ?", (known,)
+            )
+        row = self._one("select generation from generations where domain_id = ?", domain_id)
+        return 0 if row is None else int(row[0])
 
     def told(self, kind: str) -> dict[str, bytes]:
         """What was published of what the scheduler says, by id."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event
 from typing import Any, TypeVar
 
@@ -41,12 +42,16 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A part that is out, with pods still to move: who they are, and how to force them."""
+    """A part that is out, with pods still to move: who they are, and how to force them.
+
+    ``took`` is what was really taken out: a card, or its node.
+    """
 
     level: Level
     words: str
     look: Callable[[], list[Pod]]
     force: Callable[[], None]
+    took: DomainKind = DomainKind.NODE
 
 
 class KubernetesAdapter:
@@ -162,7 +167,7 @@ class KubernetesAdapter:
                 words = f"no node for host {command.domain.host}: {error}"
             return Outcome(AckStatus.FAILED, words, retry=error.retry)
         if isinstance(begun, _Begun) and command.level is Level.CORDON:
-            return Outcome(AckStatus.DONE, begun.words)
+            return Outcome(AckStatus.DONE, begun.words, took=begun.took)
         return begun
 
     def _isolate(self, command: Command, node: Json) -> Outcome | _Begun:
@@ -200,7 +205,8 @@ class KubernetesAdapter:
         def force() -> None:
             self._devices.taint(mark(command, now, forced=True), devices)
 
-        return _Begun(command.level, words, lambda: self._devices.users(devices), force)
+        look = partial(self._devices.users, devices)
+        return _Begun(command.level, words, look, force, command.domain.kind)
 
     def _clear(self, begun: _Begun, began: float) -> Outcome:
         """Move the pods as the level wants it, with its patience from ``began`` on."""
@@ -215,7 +221,7 @@ class KubernetesAdapter:
             words = f"{words}; its pods were not all moved: {error}"
             return Outcome(AckStatus.FAILED, words, retry=error.retry)
         status = AckStatus.FAILED if cleared.held or cleared.stopped else AckStatus.DONE
-        return Outcome(status, f"{words}; {cleared.words}")
+        return Outcome(status, f"{words}; {cleared.words}", took=begun.took)
 
     def _past_budget(self, cleared: Cleared, begun: _Begun) -> tuple[Cleared, str]:
         """What is to be done with pods that are still held when `evict` runs out of patience."""

@@ -93,7 +93,8 @@ def test_what_is_not_sure_not_hardware_or_not_a_part_gives_nothing(
     stage = Stage(rules())
     before = stage.state
     assert stage.take(verdict(**silent)) == []
-    assert stage.state == before
+    common = stage.state.common  # what fails is remembered, to see whether others fail alike
+    assert msgspec.structs.replace(before, common=common) == stage.state
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_a_redelivered_record_changes_nothing() -> None:
 
 def test_nothing_to_write_is_the_same_object() -> None:
     state = rebuild()
-    for record in (verdict(status=Status.SUSPECTED), tick(9)[0]):
+    for record in (verdict(status=Status.SOFTWARE), tick(9)[0]):
         assert step(state, Arrived("any", record, T0, offset=3), roomy())[0] is state
 
 

@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+from msgspec import structs
+
 from evidence.decisions import (
     Action,
     Cause,
@@ -12,7 +14,7 @@ from evidence.decisions import (
 from rules.isolation import rebuild
 from rules.policy import CardCosts, Mode, load
 
-from .isolation_stage import Stage, card, node, request, rules, verdict
+from .isolation_stage import Stage, ack, card, node, request, rules, verdict
 
 
 def test_the_second_node_within_the_hour_is_held_and_the_next_hour_is_free() -> None:
@@ -124,3 +126,36 @@ def test_a_rebuilt_stage_still_counts_what_is_out() -> None:
     again = Stage(rules(), rebuild(states))
     assert again.commands(verdict(card("gpu18"), "inc-2"), 60)[0].held is not None
     assert again.commands(verdict(card("gpu19"), "inc-3"), 3606)[0].held is None
+
+
+def test_what_others_drained_counts_until_they_say_that_it_is_back() -> None:
+    stage = Stage(rules())
+    stage.take(request(RequestAction.OUT, node("gpu40"), id="o1"), 1)
+    stage.take(request(RequestAction.OUT, node("gpu40"), id="o2"), 2)
+    (held,) = stage.commands(verdict(), 3)
+    assert held.held is not None
+    stage.take(request(RequestAction.BACK, node("gpu40"), id="b1"), 4)
+    (free,) = stage.commands(verdict(card("gpu18"), "inc-2"), 5)
+    assert free.held is None
+
+
+def test_a_card_that_its_scheduler_took_with_the_node_costs_the_node() -> None:
+    budget = replace(load().budget, card_costs=CardCosts.CARD, node_absolute=1.0)
+    stage = Stage(rules(budget=budget))
+    (first,) = stage.commands(verdict())
+    stage.take(structs.replace(ack(first), took=DomainKind.NODE), 1)
+    (second,) = stage.commands(verdict(card("gpu18"), "inc-2"), 2)
+    assert second.held is not None
+    (same,) = stage.commands(verdict(card(pci="0000:9b:00"), "inc-3"), 3)
+    assert same.held is None, "its node is paid for"
+
+
+def test_two_cards_and_their_node_cost_one_node() -> None:
+    stage = Stage(rules())
+    told = [card(), card(pci="0000:9b:00"), node()]
+    commands = [
+        command
+        for number, domain in enumerate(told)
+        for command in stage.commands(verdict(domain, f"inc-{number}", cause=Cause.NODE), number)
+    ]
+    assert [one.held for one in commands] == [None, None, None]

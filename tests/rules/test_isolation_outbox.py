@@ -3,6 +3,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from evidence.decisions import (
     AckStatus,
@@ -112,3 +113,58 @@ def test_an_ack_of_an_unknown_command_changes_nothing() -> None:
     before = stage.state
     assert stage.take(ack(command)) == []
     assert stage.state == before
+
+
+def test_a_refused_isolate_is_shown_and_sent_until_its_time_is_up() -> None:
+    stage = Stage(rules())
+    (command,) = stage.commands(verdict())
+    no = replace(ack(command, AckStatus.REFUSED), detail="over its own budget")
+    (state,) = stage.take(no, 1)
+    assert isinstance(state, DesiredState)
+    assert (state.isolated, state.note) == (
+        True,
+        "isolate refused by slurm: over its own budget",
+    )
+    assert stage.take(no, 2) == [], "the same refusal is no news"
+    assert stage.commands(*tick(3)) == [command]
+    (ended,) = stage.take(*tick(1800))
+    assert isinstance(ended, DesiredState)
+    assert ended.note == (
+        f"expired: command {command.id} was not carried out (refused by slurm: over its own budget)"
+    )
+
+
+def test_a_refusal_is_forgotten_when_a_scheduler_carries_the_command_out() -> None:
+    stage = Stage(rules())
+    (command,) = stage.commands(verdict())
+    stage.take(replace(ack(command, AckStatus.REFUSED), detail="unsigned"), 1)
+    (state,) = stage.take(ack(command), 2)
+    assert isinstance(state, DesiredState)
+    assert (state.isolated, state.note) == (True, None)
+
+
+def test_a_refused_release_is_shown_and_not_sent_for_ever() -> None:
+    stage = Stage(rules())
+    stage.take(verdict())
+    (back,) = stage.commands(request(RequestAction.RELEASE), 10)
+    second, sent, notes = 11.0, 0, []
+    while due(stage.state) is not None:
+        assert second < 10_000, "a refused release is sent for ever"
+        no = replace(ack(back, AckStatus.REFUSED), detail="unsigned")
+        notes += [out.note for out in stage.take(no, second) if isinstance(out, DesiredState)]
+        second += 40
+        sent += len(stage.commands(*tick(second)))
+    assert sent == 3
+    assert notes == [
+        "release refused by slurm: unsigned",
+        "release refused by slurm: unsigned; not sent again",
+    ]
+    (again,) = stage.commands(request(RequestAction.RELEASE, id="r2"), second)
+    assert again.generation == back.generation + 1
+
+
+def test_a_refused_dry_run_is_settled() -> None:
+    stage = Stage(rules(mode=Mode.SHADOW))
+    (shown,) = stage.commands(verdict())
+    assert stage.take(ack(shown, AckStatus.REFUSED), 1) == []
+    assert stage.state.outbox == {}

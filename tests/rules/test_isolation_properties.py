@@ -22,7 +22,7 @@ from evidence.decisions import (
 from evidence.records import Tick
 from rules.desired import LEVELS
 from rules.isolation import IsolationState, Output, rebuild, settles, step
-from rules.policy import Mode, load
+from rules.policy import Mode, RecoveryPolicy, Releases, load
 from rules.stage import Arrived
 
 from .isolation_stage import T0, Governed, ack, card, node, request, rules, verdict
@@ -40,7 +40,10 @@ STATUSES = (Status.LOCALIZED,) * 4 + (Status.VICTIM, Status.RECOVERED, Status.SU
 #: What happens next: (what, which part or command, a choice, seconds until then).
 EVENTS = st.tuples(
     st.sampled_from(
-        ("hard", "soft", "soft", "revision", "ack", "release", "isolate", "tick", "again")
+        (
+            *("hard", "soft", "soft", "revision", "revision", "ack", "release", "isolate"),
+            *("hold", "lift", "resume", "tick", "again"),
+        )
     ),
     st.integers(0, 9),
     st.integers(0, 9),
@@ -145,7 +148,7 @@ class World:
             case "ack" if self.sent:
                 command = list(self.sent.values())[which % len(self.sent)]
                 self.send(ack(command, tuple(AckStatus)[choice % len(AckStatus)]))
-            case "release" | "isolate":
+            case "release" | "isolate" | "hold" | "lift" | "resume":
                 self.ask(RequestAction(what), PARTS[which % len(PARTS)])
             case "again" if self.taken:
                 before, known_state = self.state, msgspec.json.encode(self.state)
@@ -165,10 +168,16 @@ class World:
             assert part.held is None
 
 
+AT_ONCE = RecoveryPolicy(Releases.AUTOMATIC, 0.0)
 GOVERNED = {
     "tight": rules(),
-    "roomy": rules(budget=replace(load().budget, node_absolute=9.0), automatic_release=True),
+    "roomy": rules(budget=replace(load().budget, node_absolute=9.0), recovery=AT_ONCE),
     "shadow": rules(mode=Mode.SHADOW),
+    "clean": rules(
+        budget=replace(load().budget, node_absolute=9.0),
+        recovery=RecoveryPolicy(Releases.AUTOMATIC, 60.0),
+        widening=replace(load().widening, common_nodes=2),
+    ),
 }
 
 

@@ -14,9 +14,11 @@ from evidence.decisions import (
     Status,
 )
 from evidence.identity import digest
-from rules.policy import Pool
+from rules.policy import Pool, RecoveryPolicy, Releases
 
 from .isolation_stage import T0, Stage, card, node, request, roomy, rules, verdict
+
+AT_ONCE = RecoveryPolicy(Releases.AUTOMATIC, 0.0)
 
 
 def test_a_release_begins_the_next_generation_and_withdraws_the_pending_isolate() -> None:
@@ -87,13 +89,13 @@ def test_nothing_returns_by_itself_unless_the_policy_says_so() -> None:
     stage = Stage(rules())
     stage.take(verdict())
     assert stage.take(well, 50) == []
-    stage.rules = rules(automatic_release=True)
+    stage.rules = rules(recovery=AT_ONCE)
     (back,) = stage.commands(well, 60)
     assert back.action is Action.RELEASE
 
 
 def test_an_automatic_release_keeps_what_a_person_took_out() -> None:
-    stage = Stage(rules(automatic_release=True))
+    stage = Stage(rules(recovery=AT_ONCE))
     stage.take(verdict())
     stage.take(request(RequestAction.ISOLATE), 1)
     (state,) = stage.take(verdict(status=Status.RECOVERED), 60)
@@ -136,7 +138,7 @@ def test_a_request_about_no_part_gives_nothing() -> None:
 
 
 def test_an_automatic_release_lifts_only_the_hold_that_is_over() -> None:
-    stage = Stage(rules(automatic_release=True))
+    stage = Stage(rules(recovery=AT_ONCE))
     stage.take(verdict())
     stage.take(verdict(incident="inc-2"), 1)
     (state,) = stage.take(verdict(revision=1, status=Status.RECOVERED), 60)

@@ -14,10 +14,13 @@ BIN := .venv/bin
 READY := .venv/.ready
 CACHE := $(or $(RINGFENCE_CACHE),$(HOME)/.cache/ringfence)
 PYTEST_FLAGS ?=
+# Processes that the tests run in: most of them wait for brokers. One after the other: -n0.
+PYTEST_PROCESSES ?= 4
 BENCH_FLAGS ?=
+ROUNDS ?= 22
 ACCURACY_FLAGS ?=
 
-.PHONY: help setup demo up test slow parts lint format bench accuracy kafka schemas lock clean
+.PHONY: help setup demo up test slow chaos parts lint format bench accuracy kafka schemas lock clean
 
 help: ## Say what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -32,12 +35,16 @@ up: $(READY) ## Run all parts on this machine until Ctrl-C
 
 test: $(READY) ## Run the tests; on Apache Kafka too where Java 17 and Maven are there
 	@$(FETCH_KAFKA)
-	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS)
+	$(BIN)/pytest -m "not slow" -n $(PYTEST_PROCESSES) $(PYTEST_FLAGS)
 	@$(SAY_LEFT_OUT)
 
 slow: $(READY) ## Run the tests that take long (5 is pytest's word for: there are none)
 	@$(FETCH_KAFKA)
 	$(BIN)/pytest -m slow $(PYTEST_FLAGS) || [ $$? -eq 5 ]
+
+chaos: $(READY) ## Break things in the middle of streams of faults (ROUNDS=22; root for some of it)
+	@$(FETCH_KAFKA)
+	CHAOS_ROUNDS=$(ROUNDS) $(BIN)/pytest -m slow -s tests/chaos/test_rounds.py $(PYTEST_FLAGS)
 
 parts: ## Install the Debian packages that some tests run against (as root), build Kubernetes
 	bash deploy/test-parts.sh

@@ -23,7 +23,7 @@ from rules.tables import Rules
 from streams.routing import outgoing
 from streams.stage import Stage
 from streams.stages import bind, restored
-from streams.ticks import StageTime, tick
+from streams.ticks import StageTime, tick, ticked_at
 from warehouse.replay import Place, Stored, desired_states, messages
 
 __all__ = ["Difference", "Period", "Replayed", "replay"]
@@ -264,7 +264,8 @@ class _Run:
         if keys is None or stored.record is None or stored.key is None:
             return
         if isinstance(stored.record, Tick):
-            self._tick(keys, stored.topic, stored.partition, stored.record.at)
+            at = ticked_at(stored.record.at, stored.at)
+            self._tick(keys, stored.topic, stored.partition, at)
             return
         self.read[stored.topic] += 1
         record: Struct | None = stored.record

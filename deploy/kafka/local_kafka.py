@@ -203,6 +203,13 @@ class ApacheKafka:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        """The broker's process; known once started."""
+        if self._process is None:
+            raise BrokerError("The broker has no process before it was started.")
+        return self._process.pid
+
+    @property
     def voter(self) -> str:
         """This broker as a controller of its quorum, ``1@127.0.0.1:PORT``."""
         ports = self._take_ports()

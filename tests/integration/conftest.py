@@ -79,6 +79,20 @@ def own_apache_kafka(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
+def kafka_cluster(tmp_path: Path) -> Iterator[Any]:
+    """Three Apache Kafkas of this test alone that keep every topic three times (KafkaCluster)."""
+    module = _module(ROOT / "deploy/kafka/local_kafka.py")
+    try:
+        cluster = module.KafkaCluster(tmp_path / "cluster").start()
+    except module.KafkaUnavailable as missing:
+        if REQUIRED:
+            raise
+        pytest.skip(f"Apache Kafka left out: {missing}")
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
 def installed(tmp_path: Path) -> Iterator[Callable[[Kafka], Any]]:
     """``installed(kafka)``: an Installation (installation.py), gone at the end of the test."""
     module = _module(Path(__file__).with_name("installation.py"))

@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 import pyarrow.parquet as pq
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from evidence.records import GpuFrame
 from evidence.topics import TOPICS
@@ -47,6 +47,8 @@ bulk_flush_s = 1.0
 tick_flush_s = 3.0
 """
 _ENFORCE = 'isolation.mode = { value = "enforce", why = "It is acted upon.", source = "test" }\n'
+
+_READ_WITHIN_S = 30.0
 
 #: One row of the history: topic (short), partition, offset, id.
 Row = tuple[str, int, int, str | None]
@@ -206,7 +208,10 @@ class Installation:
             consumer.assign(places)
             consumer.seek_to_beginning(*places)
             ends = consumer.end_offsets(places)
+            deadline = time.monotonic() + _READ_WITHIN_S
             while any(consumer.position(place) < end for place, end in ends.items()):
+                if time.monotonic() > deadline:  # whoever waits asks again, with a new consumer
+                    raise KafkaTimeoutError(f"{topics} were not read in {_READ_WITHIN_S:.0f} s")
                 for place, found in consumer.poll(timeout_ms=500).items():
                     short = place.topic.removeprefix(self.kafka.prefix)
                     yield from ((short, one) for one in found if one.offset < ends[place])

@@ -5,76 +5,42 @@ consumer's hands. Every command is answered by an ack, so that the outbox emptie
 """
 
 import json
-import math
-import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterator
 
-import load_gpu
-import load_kernel
 from figure import Figure, quantile
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from rig import BenchError, Rig
+from rig import BenchError, Child, Rig
+from watch import POLICY, Watch, hard, settled
 
-from collectors.shipping.shipper import Shipper
-from evidence.decisions import Ack, AckStatus, Command
-from evidence.identity import digest
-from evidence.topics import CLUSTER_KEY
 from evidence.transport import Kafka
-from evidence.wire import cloudevents_headers, decode, encode
-from rules.tables import load
+from rules.tables import Rules, load
 
 __all__ = ["measure"]
 
-MARK_MS = 500
+MARK_MS = {"p50": 50.0, "p99": 200.0}
+#: What a fault that waits may take beyond what it waits for.
+MARK_SETTLED_MS = 200.0
 RATE = 2000
-_POLICY = """\
-[isolation.mode]
-value = "enforce"
-why = "Commands are real in the bench."
-source = "bench/latency.py"
-
-[isolation.settle_s]
-value = 0
-why = "How long a verdict waits for other hosts is set by the policy and is not measured."
-source = "bench/latency.py"
-
-[budget.node_absolute]
-value = 1e9
-why = "Every injected fault must be answered, whatever it costs."
-source = "bench/latency.py"
-"""
-#: Between two faults, on average. A real fleet of 1,000 nodes has a few a day. The spans are drawn,
-#: or they would keep step with the worker's ticks.
-_EVERY_S = 0.25
 #: A worker that never saw the fleet writes a state for each node at first: that is not measured.
 #: The faults then last longer than the minute or so in which each node's state is noted again.
 _WARM_S = 15.0
+_PARTS = (("p99", 0.99), ("p50", 0.5))
 
 
 def measure(rig: Rig) -> Iterator[Figure]:
-    """p50 and p99 of hard facts, and of facts that wait to settle, less that wait."""
+    """Hard facts, and facts that wait: within their host alone, and for other hosts as shipped."""
     faults, slow_faults = (8, 8) if rig.quick else (300, 100)
+    rules = load()
+    host_s, across_s = rules.thresholds.settle_s, _settles_across(rules)
     kafka = rig.kafka()
-    settle_ms = load().thresholds.settle_s * 1000
-    policy = rig.folder / "enforce.toml"
-    policy.write_text(_POLICY, encoding="utf-8")
-    parts = rig.parts(kafka, "latency", f'[worker]\npolicy = "{policy}"\n')
-    worker = rig.start(parts.worker(), "worker")
-    worker.says("worker ready")
-    background = rig.start(
-        rig.script("background.py", kafka.bootstrap, kafka.prefix, RATE), "background"
-    )
-    watch = _Watch(kafka)
+    worker, background = _start(rig, kafka, 0.0)
+    watch = Watch(kafka)
     try:
         time.sleep(1.0 if rig.quick else _WARM_S)
         cpu, began = worker.cpu_s(), time.monotonic()
-        hard = watch.inject(faults, _hard)
+        at_once = watch.inject(faults, hard)
         hops = watch.hops(slow_faults)
-        settled = watch.inject(slow_faults, _settled)
+        waited = watch.inject(slow_faults, settled)
         busy = (worker.cpu_s() - cpu) / (time.monotonic() - began)
     finally:
         watch.close()
@@ -82,164 +48,65 @@ def measure(rig: Rig) -> Iterator[Figure]:
         worker.stop()
     sent = json.loads(background.text().splitlines()[-1])
     rate = sent["sent"] / sent["took_s"]
-    note = f"{len(hard)} faults at {rate:,.0f} messages/s; the worker took {busy:.2f} cores"
-    hop = ("one record from a producer to a consumer", quantile(hops, 0.99))
-    yield Figure(
-        "Xid 79 to its command, p99",
-        "ms",
-        (quantile(hard, 0.99),),
-        MARK_MS,
-        at_most=True,
-        peer=hop,
-        note=note + f"; largest {max(hard):.0f} ms",
-    )
-    half = ("one record from a producer to a consumer", quantile(hops, 0.5))
-    yield Figure(
-        "Xid 79 to its command, p50",
-        "ms",
-        (quantile(hard, 0.5),),
-        at_most=True,
-        peer=half,
-        note="four hops: agent, verdict, command, and each stage's settled batch between them",
-    )
-    waited = [one - settle_ms for one in settled]
-    for name, part in (("p99", 0.99), ("p50", 0.5)):
+    note = f"{faults} faults at {rate:,.0f} messages/s; the worker took {busy:.2f} cores"
+    for name, part in _PARTS:
         yield Figure(
-            f"Xid 48 beside ECC growth to its command less {settle_ms:.0f} ms to settle, {name}",
+            f"Xid 79 to its command, {name}",
+            "ms",
+            (quantile(at_once, part),),
+            MARK_MS[name],
+            at_most=True,
+            peer=("one record from a producer to a consumer", quantile(hops, part)),
+            note=note + f"; largest {max(at_once):.0f} ms",
+        )
+    yield from _beyond("within its host", waited, host_s, MARK_SETTLED_MS)
+    if not rig.quick:
+        shipped = _as_shipped(rig, slow_faults, across_s)
+        yield from _beyond("and for other hosts, as shipped", shipped, host_s + across_s, None)
+
+
+def _settles_across(rules: Rules) -> float:
+    return rules.policy.settle_s
+
+
+def _beyond(whom: str, took: list[float], settle_s: float, mark: float | None) -> Iterator[Figure]:
+    """What commands took beyond the time that their faults wait."""
+    waited = [one - settle_s * 1000 for one in took]
+    for name, part in _PARTS:
+        yield Figure(
+            f"Xid 48 beside ECC growth to its command less {settle_s:g} s to settle {whom}, {name}",
             "ms",
             (quantile(waited, part),),
+            MARK_SETTLED_MS if mark is None else mark,
             at_most=True,
-            note=f"{len(waited)} faults; a tick every 0.5 s ends the wait",
+            note=f"{len(waited)} faults; a tick comes when the wait is over",
         )
 
 
-class _Watch:
-    """Injects faults and waits for their commands; acks each command once."""
-
-    def __init__(self, kafka: Kafka) -> None:
-        self._kafka = kafka
-        self.shipper = Shipper(kafka, client_id="bench", burst=math.inf)
-        self._producer = KafkaProducer(**kafka.client(), acks="all", linger_ms=0)
-        self._consumer = KafkaConsumer(**kafka.client(), fetch_max_wait_ms=100)
-        self._place = TopicPartition(kafka.topic("isolation.commands"), 0)
-        # Nobody else reads or writes deadletters here: it serves to measure one hop.
-        self._probe = TopicPartition(kafka.topic("deadletters"), 0)
-        places = [self._place, self._probe]
-        self._consumer.assign(places)
-        self._consumer.seek_to_end(*places)
-        for place in places:
-            self._consumer.position(place)
-        self._sent: dict[str, float] = {}
-        self._probed: dict[bytes, float] = {}
-        self._took_ms: dict[str, float] = {}
-        self._hops_ms: list[float] = []
-        self._hosts = 0
-
-    def inject(self, count: int, fault: Callable[["_Watch", str], None]) -> list[float]:
-        """Milliseconds of ``count`` faults on hosts of their own, from send to command."""
-        draw = random.Random(self._hosts)
-        hosts = [f"faulty{self._hosts + number:05d}" for number in range(count)]
-        self._hosts += count
-        self._took_ms.clear()
-
-        def send() -> None:
-            for host in hosts:
-                fault(self, host)
-                time.sleep(draw.uniform(0.2, 1.8) * _EVERY_S)
-
-        sender = threading.Thread(target=send, daemon=True)
-        sender.start()
-        deadline = time.monotonic() + count * _EVERY_S + 30
-        while len(self._took_ms) < count:
-            if time.monotonic() > deadline:
-                raise BenchError(f"Only {len(self._took_ms)} of {count} faults got a command.")
-            self._take()
-        sender.join()
-        return list(self._took_ms.values())
-
-    def hops(self, count: int) -> list[float]:
-        """Milliseconds of ``count`` single records from a producer to our consumer."""
-        self._hops_ms.clear()
-        for number in range(count):
-            value = f"probe {number}".encode()
-            self._probed[value] = time.perf_counter()
-            self._producer.send(self._probe.topic, key=b"probe", value=value)
-            until = time.monotonic() + 0.05
-            while time.monotonic() < until or value in self._probed:
-                self._take()
-                if time.monotonic() > until + 30:
-                    raise BenchError("A record did not come back within 30 s.")
-        return self._hops_ms
-
-    def last(self, host: str, send: Callable[[], None]) -> None:
-        """Send the last evidence of a fault and note when."""
-        self._sent[host] = time.perf_counter()
-        send()
-
-    def _take(self) -> None:
-        for messages in self._consumer.poll(timeout_ms=50).values():
-            now = time.perf_counter()
-            for message in messages:
-                self._note(message, now)
-
-    def _note(self, message: Any, now: float) -> None:  # noqa: ANN401 (kafka-python has no types)
-        if message.topic == self._probe.topic:
-            sent = self._probed.pop(message.value, None)
-            if sent is not None:
-                self._hops_ms.append((now - sent) * 1000)
-            return
-        command = decode("isolation.commands", message.value)
-        assert isinstance(command, Command)
-        host = command.domain.host or ""
-        if command.dry_run or command.held:
-            raise BenchError(f"A command of the bench was not real: {command.held or 'dry run'}")
-        sent = self._sent.pop(host, None)
-        if sent is not None:
-            self._took_ms[host] = (now - sent) * 1000
-            self._ack(command)
-
-    def _ack(self, command: Command) -> None:
-        ack = Ack(
-            id=digest("ack", "bench", command.id),
-            command=command.id,
-            domain_id=command.domain_id,
-            at=datetime.now(UTC),
-            scheduler="bench",
-            status=AckStatus.DONE,
-        )
-        self._producer.send(
-            self._kafka.topic("isolation.acks"),
-            key=CLUSTER_KEY,
-            value=encode(ack),
-            headers=cloudevents_headers(ack),
-        )
-
-    def close(self) -> None:
-        """Close the clients."""
-        self.shipper.close(2.0)
-        self._producer.close(timeout=2)
-        self._consumer.close()
+def _as_shipped(rig: Rig, faults: int, settle_s: float) -> list[float]:
+    """Milliseconds of faults that wait for other hosts too; they come close together."""
+    kafka = rig.kafka()
+    worker, background = _start(rig, kafka, settle_s)
+    watch = Watch(kafka)
+    try:
+        time.sleep(_WARM_S)
+        return watch.inject(faults, settled)
+    finally:
+        watch.close()
+        background.stop()
+        worker.stop()
 
 
-def _hard(watch: _Watch, host: str) -> None:
-    """A card leaves the bus: one line is enough, and nothing waits."""
-    record = load_kernel.fallen_off(host, load_kernel.BUSES[0], datetime.now(UTC))
-    watch.last(host, lambda: watch.shipper.send("kernel", host, record))
-
-
-def _settled(watch: _Watch, host: str) -> None:
-    """An uncorrectable error that NVML counts and the kernel log tells: two witnesses, no hurry."""
-    cards = load_gpu.Cards(host)
-    watch.shipper.send("gpu", host, cards.frame(datetime.now(UTC), 1))
-    grown = cards.frame(
-        datetime.now(UTC),
-        1,
-        ecc_volatile_uncorrected=1,
-        ecc_aggregate_uncorrected=1,
-        remapped_uncorrectable=1,
-        remap_pending=True,
-    )
-    watch.shipper.send("gpu", host, grown)
-    watch.shipper.flush(5.0)
-    told = load_kernel.chain(host, load_kernel.BUSES[0], datetime.now(UTC), 1)[0]
-    watch.last(host, lambda: watch.shipper.send("kernel", host, told))
+def _start(rig: Rig, kafka: Kafka, settle_s: float) -> tuple[Child, Child]:
+    """A worker, ready, and the traffic."""
+    name = f"latency-{settle_s:g}"
+    policy = rig.folder / f"{name}.toml"
+    policy.write_text(POLICY.format(settle_s=settle_s), encoding="utf-8")
+    parts = rig.parts(kafka, name, f'[worker]\npolicy = "{policy}"\nmetrics_listen = ""\n')
+    worker = rig.start(parts.worker(), "worker")
+    worker.says("worker ready")
+    program = rig.script("background.py", kafka.bootstrap, kafka.prefix, RATE)
+    background = rig.start(program, "background")
+    if not background.alive:
+        raise BenchError(f"The traffic ended: {background.tail()}")
+    return worker, background

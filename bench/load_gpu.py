@@ -103,10 +103,42 @@ def lost(host: str, at: datetime) -> GpuFrame:
     return Cards(host).frame(at, 1, status=GpuStatus.LOST, error=15)
 
 
-def frames(hosts: int, each: int, end: datetime) -> Iterator[GpuFrame]:
-    """``each`` frames of ``hosts`` nodes, in the order of their times, the last ones at ``end``."""
+def frames(
+    hosts: int, each: int, end: datetime, *, ticks: int = TICKS, ailing: bool = False
+) -> Iterator[GpuFrame]:
+    """``each`` frames of ``hosts`` nodes, in the order of their times, the last ones at ``end``.
+
+    With ``ailing`` some of the nodes have a card with a fault, so that every rule has work.
+    """
     nodes = [Cards(host_name(number)) for number in range(hosts)]
     for step in range(each):
-        at = end - timedelta(seconds=TICKS * (each - 1 - step))
-        for node in nodes:
-            yield node.frame(at)
+        at = end - timedelta(seconds=ticks * (each - 1 - step))
+        for number, node in enumerate(nodes):
+            yield node.frame(at, ticks, **(_ailing(number, step, each) if ailing else {}))
+
+
+def _ailing(number: int, step: int, each: int) -> dict[str, object]:
+    """What card 0 of a node says besides: of 64 nodes six have something, most have nothing."""
+    late, now_and_then = step >= each // 2, step % 10 == 9
+    told: dict[int, dict[str, object]] = {
+        # Above the limit, if not for long enough.
+        3: {"temperature_c": 87 + step % 3},
+        # Corrected errors that grow all the time.
+        14: {"ecc_aggregate_corrected": 10 + step},
+        # A row that must be remapped.
+        25: {
+            "ecc_volatile_uncorrected": 1,
+            "ecc_aggregate_uncorrected": 1,
+            "remapped_uncorrectable": 1,
+            "remap_pending": True,
+        }
+        if late
+        else {},
+        # Slowed down by the board.
+        36: {"clocks_event_reasons": 0x80, "clock_sm_mhz": 345},
+        # Half of its lanes.
+        47: {"pcie_width": 8},
+        # Does not answer.
+        58: {"status": GpuStatus.TIMEOUT, "error": 10} if now_and_then else {},
+    }
+    return told.get(number % 64, {})

@@ -38,6 +38,13 @@ class BenchError(Exception):
     """A measurement could not be made; the message is one sentence."""
 
 
+def cpu_s(pid: int) -> float:
+    """CPU seconds of all threads of a process so far, to 10 ms; raises OSError when it is gone."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
+
+
 class Child:
     """A process of ours that is measured: its CPU time, its log, its end."""
 
@@ -72,11 +79,9 @@ class Child:
     def cpu_s(self) -> float:
         """CPU seconds of all its threads so far, to 10 ms; raises BenchError when it is gone."""
         try:
-            stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
+            return cpu_s(self._process.pid)
         except OSError as error:
             raise BenchError(f"A process ended early; its log ends: {self.tail()}") from error
-        fields = stat.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
 
     def says(self, words: str, within_s: float = 60.0) -> None:
         """Wait until its log has these words; raises BenchError when they do not come."""
@@ -128,9 +133,12 @@ class Backlog:
     worker began on a partition and when it was through.
     """
 
-    def __init__(self, kafka: Kafka, frames: int) -> None:
+    def __init__(self, kafka: Kafka, frames: int, ticks: int = load_gpu.TICKS) -> None:
         self.kafka = kafka
         self.frames = frames
+        self.ticks = ticks
+        #: Core seconds of making and sending it.
+        self.producer_s = 0.0
         self.hosts = min(256, max(8, frames // 8))
         self.snapshots = 0
         self.began_hosts = {f"before-{number}" for number in range(kafka.partitions)}
@@ -138,13 +146,14 @@ class Backlog:
 
     def produce(self) -> Self:
         """Send it all as agents do: through their shipper, a frame a message."""
-        now = datetime.now(UTC)
+        now, cpu = datetime.now(UTC), time.process_time()
         self._mark(self.began_hosts, now)
         shipper = Shipper(self.kafka, client_id="bench")
         each = self.frames // self.hosts
-        for frame in load_gpu.frames(self.hosts, each, now - timedelta(seconds=1)):
+        end = now - timedelta(seconds=1)
+        for frame in load_gpu.frames(self.hosts, each, end, ticks=self.ticks, ailing=True):
             shipper.send("gpu", frame.host, frame)
-            self.snapshots += load_gpu.GPUS * load_gpu.TICKS
+            self.snapshots += load_gpu.GPUS * self.ticks
             while shipper.pending > 500:
                 time.sleep(0.005)
         left = shipper.close(timeout_s=60)
@@ -152,6 +161,7 @@ class Backlog:
         if left or shipper.dropped or shipper.refused:
             raise BenchError(f"The backlog was not taken: {left} left, {shipper.dropped} dropped.")
         self._mark(self.ended_hosts, now)
+        self.producer_s = time.process_time() - cpu
         return self
 
     def _mark(self, hosts: set[str], at: datetime) -> None:
@@ -223,6 +233,10 @@ class Rig:
                 raise BenchError(str(error)) from error
             self._held.callback(self._broker.stop)
         return str(self._broker.bootstrap)
+
+    def broker_s(self) -> float:
+        """CPU seconds of our broker so far; 0 for one that was given."""
+        return cpu_s(self._broker.pid) if self._broker is not None else 0.0
 
     def kafka(self) -> Kafka:
         """Fresh topics under a prefix of their own."""

@@ -56,8 +56,9 @@ class WorkerConfig:
 
     ``app_id`` names the consumer group and the tables' changelogs, after the topic prefix: workers
     that share it share the partitions and must run the same ``stages``. ``thresholds`` and
-    ``policy`` None take the shipped files. A partition is ticked every ``tick_s``; a batch of
-    records is settled (outputs, state, offsets) at the latest when it has ``batch_size`` of them.
+    ``policy`` None take the shipped files. A partition is ticked every ``tick_s``, and when a key
+    of it is due; a batch of records is settled (outputs, state, offsets) at the latest when it has
+    ``batch_size`` of them.
     With ``store`` rocksdb the tables are under ``state_dir`` too, and a worker that starts again
     reads of the changelogs only what is newer; each worker needs a folder of its own then.
     """

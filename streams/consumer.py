@@ -18,11 +18,20 @@ from faust.transport.drivers.aiokafka import (
 )
 from mode.services import WaitResults
 
+from streams.lanes import Lane, Turns
+
 __all__ = ["SafeConsumer"]
 
 #: Partitions that are resumed meanwhile are asked for after this long.
 _LONGEST_POLL_S = 0.05
 _PAIR = 2
+#: While the stages are busy, evidence alone is waited for, and not for long.
+_BUSY_POLL_S = 0.005
+#: For so long nothing is asked of a broker after an answer that nobody took all of: frames that
+#: wait here must not hold up the asking for evidence.
+_BACKOFF_S = 0.01
+#: Records that are taken after a wait: the next turn has the rest.
+_AFTER_A_WAIT = 96
 #: How long the last batch of a partition may take to come (it is there: only the way is long).
 _TAIL_S = 2.0
 
@@ -43,12 +52,27 @@ class _Thread(AIOKafkaConsumerThread):
         timeout: float | None = None,  # noqa: ASYNC109 (Faust's signature)
         max_records: int | None = None,
     ) -> Any:  # noqa: ANN401
+        del max_records
         wait_s = min(timeout or 0.0, _LONGEST_POLL_S)
         if not active_partitions:
             await asyncio.sleep(wait_s)
             return {}
-        only = cast("Any", _Only(active_partitions, cast("SafeConsumer", self.consumer)))
-        return await super()._fetch_records(consumer, only, wait_s, max_records)
+        parent = cast("SafeConsumer", self.consumer)
+        consumer._fetcher._prefetch_backoff = _BACKOFF_S  # noqa: SLF001 (aiokafka fixes 0.1 s)
+
+        async def fetch(lanes: Collection[Lane], most: int | None, within_s: float) -> Any:  # noqa: ANN401
+            only = cast("Any", _Only(active_partitions, parent, lanes))
+            return await AIOKafkaConsumerThread._fetch_records(  # noqa: SLF001 (super's)
+                self, consumer, only, within_s, most
+            )
+
+        waiting = parent.waiting()
+        found = await parent.turns.take(lambda lane, most: fetch((lane,), most, 0.0), waiting)
+        if found:
+            return found
+        if parent.turns.room(waiting):
+            return await fetch(tuple(Lane), _AFTER_A_WAIT, wait_s)
+        return await fetch((Lane.OWN, Lane.EVIDENCE), _AFTER_A_WAIT, _BUSY_POLL_S)
 
 
 class _Only:
@@ -59,15 +83,22 @@ class _Only:
     false.
     """
 
-    def __init__(self, active: Collection[object], consumer: "SafeConsumer") -> None:
+    def __init__(
+        self, active: Collection[object], consumer: "SafeConsumer", lanes: Collection[Lane]
+    ) -> None:
         self._active = active
         self._consumer = consumer
+        self._lanes = lanes
 
     def __bool__(self) -> bool:
         return True
 
     def __contains__(self, tp: Any) -> bool:  # noqa: ANN401
-        return tp in self._active and self._consumer.may_fetch(tp)
+        return (
+            tp in self._active
+            and self._consumer.turns.lane(tp.topic) in self._lanes
+            and self._consumer.may_fetch(tp)
+        )
 
 
 class SafeConsumer(Consumer):
@@ -77,8 +108,9 @@ class SafeConsumer(Consumer):
     fetched and dropped meanwhile; aiokafka leaves a partition without one where it is.
     """
 
-    def __init__(self, *arguments: Any, fetch_wait_ms: int, **named: Any) -> None:  # noqa: ANN401
+    def __init__(self, *arguments: Any, fetch_wait_ms: int, turns: Turns, **named: Any) -> None:  # noqa: ANN401
         self.fetch_wait_ms = fetch_wait_ms
+        self.turns = turns
         super().__init__(*arguments, **named)
 
     def _new_consumer_thread(self) -> _Thread:
@@ -87,6 +119,10 @@ class SafeConsumer(Consumer):
     def may_fetch(self, tp: Any) -> bool:  # noqa: ANN401 (aiokafka's topic and partition)
         """Whether a record of this partition can reach its stage or table now."""
         return not self.app.rebalancing or self._is_changelog_tp(tp)
+
+    def waiting(self) -> int:
+        """How many messages the stages have not stepped yet."""
+        return sum(channel.queue.qsize() for channel in list(self.app.topics))
 
     async def highwaters(self, *partitions: Any) -> Mapping[Any, int]:  # noqa: ANN401
         """The end offsets, read from the last batches.

@@ -33,7 +33,7 @@ from streams.deadletters import cut, letter, undeliverable
 from streams.routing import Outgoing, outgoing
 from streams.stage import Stage
 from streams.states import States
-from streams.ticks import StageTime, tick
+from streams.ticks import StageTime, tick, ticked_at
 
 __all__ = ["Kafka", "Runner"]
 
@@ -149,7 +149,7 @@ class Runner:
             record = decode(topic, message.value)
         if type(record) is Tick:
             self.counts.ticks += 1
-            self._step_tick(topic, message.partition, record.at, work)
+            self._step_tick(topic, message.partition, ticked_at(record.at, work.at), work)
             return
         if message.key is None:
             raise DecodeError(f"topic {topic}: message without a key")

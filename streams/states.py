@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from heapq import heappop, heappush
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder["Kept"]
 #: A key whose step failed on a tick is asked again after this long, not on every tick.
 _RETRY = timedelta(seconds=60)
+#: The heap is made anew when more of it does not hold any more than this.
+_STALE_FEW, _STALE_TIMES = 256, 8
 
 
 class StateTooLargeError(ValueError):
@@ -68,6 +71,8 @@ class States:
         self._read_state = msgspec.json.Decoder(stage.state).decode
         self._live: dict[bytes, Live] = {}
         self._due: dict[int, dict[bytes, datetime]] = defaultdict(dict)
+        #: The same as a heap, with entries that do not hold any more among them.
+        self._order: dict[int, list[tuple[datetime, bytes]]] = defaultdict(list)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -103,13 +108,15 @@ class States:
         return value
 
     def remember(self, key: bytes, live: Live) -> None:
-        """Keep a key in memory and note when it is due (also when its state did not change)."""
+        """Keep a key in memory and note when it is due (also when its state did not change).
+
+        A key that is new and of which nothing is known yet is not kept: each job has its own.
+        """
+        new = key not in self._live and self._stage.begin is None
+        if new and live.state == self._stage.state():
+            return
         self._live[key] = live
-        due = self._stage.due(live.state)
-        if due is None:
-            self._due[live.partition].pop(key, None)
-        else:
-            self._due[live.partition][key] = due
+        self._want(key, live.partition, self._stage.due(live.state))
 
     def forget(self, key: bytes, partition: int) -> None:
         """Drop a key from memory."""
@@ -117,18 +124,46 @@ class States:
         self._due[partition].pop(key, None)
 
     def due(self, partition: int, now: datetime) -> list[bytes]:
-        """The keys of a partition that want to be stepped with a tick at ``now``, oldest first."""
-        waiting = [(due, key) for key, due in self._due[partition].items() if due <= now]
-        return [key for _, key in sorted(waiting)]
+        """Take the keys of a partition that want a tick at ``now``, oldest first.
+
+        Each is to be remembered, advanced, forgotten or postponed then: that says when it is due
+        next.
+        """
+        found = []
+        while (at := self.next_due(partition)) is not None and at <= now:
+            _, key = heappop(self._order[partition])
+            del self._due[partition][key]
+            found.append(key)
+        return found
+
+    def next_due(self, partition: int) -> datetime | None:
+        """When the first key of a partition wants a tick; None when none does."""
+        order, waiting = self._order[partition], self._due[partition]
+        while order and waiting.get(order[0][1]) != order[0][0]:
+            heappop(order)
+        return order[0][0] if order else None
 
     def postpone(self, key: bytes, partition: int, now: datetime) -> None:
         """Ask a key again in a minute: its step failed on a tick and would on the next one."""
-        self._due[partition][key] = now + _RETRY
+        self._want(key, partition, now + _RETRY)
+
+    def _want(self, key: bytes, partition: int, due: datetime | None) -> None:
+        """Note when a key is due."""
+        waiting = self._due[partition]
+        if due is None:
+            waiting.pop(key, None)
+        elif waiting.get(key) != due:
+            waiting[key] = due
+            order = self._order[partition]
+            heappush(order, (due, key))
+            if len(order) > _STALE_FEW + _STALE_TIMES * len(waiting):
+                order[:] = sorted((at, one) for one, at in waiting.items())
 
     def restore(self, rows: Iterable[tuple[int, bytes, bytes]]) -> None:
         """Fill memory from the recovered table: partition, key and value of everything in it."""
         self._live.clear()
         self._due.clear()
+        self._order.clear()
         for partition, key, value in rows:
             try:
                 kept = _DECODER.decode(value)

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
@@ -22,18 +22,20 @@ from evidence.wire import encode
 from streams.app import build
 from streams.config import WorkerConfig, WorkerCrashed
 from streams.metrics import serve
-from streams.restore import desired_states
+from streams.restore import desired_states, out_by_commands
 from streams.runner import Runner
 from streams.stage import Stage
 from streams.stall import Sparing, Stall
 from streams.tables import TableStore
-from streams.ticks import TICK_KEY, is_ticked, tick
+from streams.ticks import TICK_KEY, Place, TickTimes, is_ticked, tick
 from streams.topics import Prepared, prepare
 
 __all__ = ["WorkerConfig", "run"]
 
 _LOG = logging.getLogger(__name__)
 _NOISY = ("faust", "mode", "aiokafka", "kafka", "streams.app", "streams.consumer")
+#: How often is looked whether a key is due: what a step just asked for is not known before.
+_SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.005, 0.05
 #: They repeat themselves ten times a second while a broker is gone.
 _REPEATING = (
     "aiokafka",
@@ -89,10 +91,19 @@ def _begun(config: WorkerConfig, stages: Sequence[Stage[Any]]) -> list[Stage[Any
     """The stages, isolation told what is out already; once its topics are known to be there."""
     from streams.stages import restored  # noqa: PLC0415 (see above)
 
-    return [
-        restored(stage, desired_states(config.kafka)) if stage.name == "isolation" else stage
-        for stage in stages
-    ]
+    if all(stage.name != "isolation" for stage in stages):
+        return list(stages)
+    states = desired_states(config.kafka)
+    if not states and (out := out_by_commands(config.kafka)):
+        _LOG.error(
+            "The published states are gone, and commands took out %d parts (%s): unless the stage's"
+            " own table is there, it holds all that it would do until a person says that what is"
+            " out is known (`ringfence isolation resume cluster`).",
+            len(out),
+            ", ".join(out[:8]),
+        )
+        return list(stages)  # an isolation stage that was told nothing holds its commands
+    return [restored(stage, states) if stage.name == "isolation" else stage for stage in stages]
 
 
 async def _serve(
@@ -116,7 +127,7 @@ async def _serve(
     started = asyncio.create_task(app.start())
     tasks = [asyncio.create_task(runner.settle()) for runner in runners]
     tasks.insert(0, asyncio.create_task(serve(app, config, runners, partial(_flows, app), clock)))
-    tasks.append(asyncio.create_task(_send_ticks(app, config, stages, clock)))
+    tasks.append(asyncio.create_task(_send_ticks(app, config, runners, clock)))
     tasks.append(asyncio.create_task(_watch(app, config, runners)))
     error = await _until_stopped(app, stop, [started, *tasks])
     _LOG.info("worker stops%s", "" if error is None else f": {error}")
@@ -170,29 +181,51 @@ def _flows(app: faust.App) -> bool:
 async def _send_ticks(
     app: faust.App,
     config: WorkerConfig,
-    stages: Sequence[Stage[Any]],
+    runners: Sequence[Runner],
     clock: Callable[[], datetime],
 ) -> None:
-    """Send a tick into every input partition that is ours, behind what is already in it."""
-    names = {name for stage in stages for name in stage.topics if is_ticked(name)}
-    inputs = {config.kafka.topic(name): name for name in names}
+    """Send ticks into the input partitions that are ours, behind what is already in them."""
+    stages = {runner.stage.name: runner for runner in runners}
+    times = TickTimes(config.tick_s)
     while True:
         if not _flows(app):
             await asyncio.sleep(0.05)
             continue
+        places = _places(config, runners, app.consumer.assignment())
+        dues = {place: stages[place[0]].states.next_due(place[1]) for place in places}
         now = clock()
+        wanted = times.wanted(time.monotonic(), now, dues)
         try:
             sent = [
                 await app.producer.send(
-                    topic, TICK_KEY, encode(tick(now, inputs[topic], number)), number, None, None
+                    topic, TICK_KEY, encode(tick(now, name, place[1])), place[1], None, None
                 )
-                for topic, number in sorted(app.consumer.assignment())
-                if topic in inputs
+                for place in wanted
+                for topic, name in places[place]
             ]
             await asyncio.gather(*sent)
         except Exception as error:  # noqa: BLE001 (the broker may be away; the watch ends us)
             _LOG.warning("ticks were not sent: %s", error)
-        await asyncio.sleep(config.tick_s)
+        wait_s = times.wait_s(time.monotonic(), clock(), dues)
+        await asyncio.sleep(min(max(wait_s, _SHORTEST_LOOK_S), _LONGEST_LOOK_S))
+
+
+def _places(
+    config: WorkerConfig, runners: Sequence[Runner], assigned: Collection[Any]
+) -> dict[Place, list[tuple[str, str]]]:
+    """The stages' partitions that are ours: full and short names of the topics ticked there."""
+    owners = {
+        config.kafka.topic(name): (runner.stage.name, name)
+        for runner in runners
+        for name in runner.stage.topics
+        if is_ticked(name)
+    }
+    places: dict[Place, list[tuple[str, str]]] = {}
+    for topic, number in sorted(assigned):
+        if topic in owners:
+            stage, name = owners[topic]
+            places.setdefault((stage, number), []).append((topic, name))
+    return places
 
 
 def _recovered(app: faust.App) -> Iterable[object]:

@@ -102,7 +102,7 @@ def xid(offset: int) -> tuple[str, Message]:
 
 def ticks(*topics: str, at: datetime) -> Iterable[tuple[str, Message]]:
     for topic in topics:
-        yield topic, Message(TICK_KEY, encode(tick(at, topic)), 4)
+        yield topic, Message(TICK_KEY, encode(tick(at, topic)), 4, timestamp=at.timestamp())
 
 
 def test_a_stage_tells_what_it_read_and_what_came_of_it() -> None:

@@ -134,7 +134,8 @@ def kernel(offset: int, raw: str, key: bytes | None = b"node-a", partition: int 
 
 def ticked(offset: int, seconds: float, partition: int = 0) -> Message:
     at = START + timedelta(seconds=seconds)
-    return Message(TICK_KEY, encode(tick(at, "kernel", partition)), offset, partition)
+    value = encode(tick(at, "kernel", partition))
+    return Message(TICK_KEY, value, offset, partition, at.timestamp())
 
 
 def stage() -> Stage[Count]:
@@ -263,6 +264,18 @@ def test_keys_that_are_due_are_stepped_once_when_time_reaches_them() -> None:
 
     assert wire.reasons() == ["line 1", "line 1", "waited 1 54", "waited 1 56"]
     assert read_kept(wire.table[b"node-b"]).partition == 1
+
+
+def test_a_workers_clock_that_is_an_hour_off_and_put_right_ends_no_wait_early_or_late() -> None:
+    wire = Wire()
+    hour_off = encode(tick(START + timedelta(hours=1), "kernel", 0))
+    off = Message(TICK_KEY, hour_off, 1, 0, START.timestamp() + 9)
+    drive(wire, [kernel(0, "one"), off])
+    assert wire.reasons() == ["one 1"]
+
+    wire = Wire()
+    drive(wire, [kernel(0, "one"), off, ticked(2, 11)])
+    assert len(wire.reasons()) == 2
 
 
 def test_a_tick_with_nothing_due_writes_nothing() -> None:

@@ -128,3 +128,49 @@ def test_the_tables_value_is_readable_json() -> None:
 
     assert value == b'{"partition":3,"state":{"count":1},"seen":{"kernel":5}}'
     assert read_kept(value).partition == 3
+
+
+def test_the_first_key_that_is_due_is_known_as_it_moves() -> None:
+    kept = states()
+    assert kept.next_due(0) is None
+
+    kept.advance(b"a", Live(0, Count()), Count(1, START + timedelta(seconds=5)))
+    kept.advance(b"b", Live(0, Count()), Count(1, START + timedelta(seconds=7)))
+    assert kept.next_due(0) == START + timedelta(seconds=5)
+
+    kept.advance(b"a", Live(0, Count()), Count(2, START + timedelta(seconds=9)))
+    assert kept.next_due(0) == START + timedelta(seconds=7)
+    kept.forget(b"b", 0)
+    assert kept.next_due(0) == START + timedelta(seconds=9)
+    kept.advance(b"a", Live(0, Count()), Count(3))
+    assert kept.next_due(0) is None
+    assert kept.next_due(1) is None
+
+
+def test_a_key_that_is_due_again_at_the_same_time_is_asked_again() -> None:
+    kept = states()
+    live = Live(0, Count(1, START))
+    kept.remember(b"a", live)
+
+    assert kept.due(0, START) == [b"a"]
+    kept.remember(b"a", live)
+    assert kept.due(0, START) == [b"a"]
+
+
+def test_what_a_key_no_longer_waits_for_is_not_kept_for_ever() -> None:
+    kept = states()
+    for second in range(5000):
+        kept.remember(b"a", Live(0, Count(1, START + timedelta(seconds=second))))
+
+    assert len(kept._order[0]) < 300
+    assert kept.next_due(0) == START + timedelta(seconds=4999)
+
+
+def test_a_key_of_which_nothing_is_known_is_not_kept() -> None:
+    kept = states()
+    kept.remember(b"a", Live(0, Count()))
+    assert len(kept) == 0
+
+    kept.advance(b"a", Live(0, Count()), Count(1))
+    kept.remember(b"a", Live(0, Count()))
+    assert len(kept) == 1

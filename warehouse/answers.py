@@ -5,9 +5,11 @@ Memory is that of one batch and of what DuckDB needs for the question (a sort sp
 
 import csv
 import io
+import itertools
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -17,6 +19,7 @@ from typing import IO, Any
 import duckdb
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
@@ -25,6 +28,8 @@ from warehouse.query import Period, connect, only_reads, sentence
 
 __all__ = ["WRITERS", "Answer", "answer", "write"]
 
+#: Dates and times without end, as DuckDB writes them.
+_INFINITE = ((1 << 31) - 1, (1 << 63) - 1)
 #: Rows that are held at once.
 _BATCH = 50_000
 
@@ -32,22 +37,24 @@ _BATCH = 50_000
 class Answer:
     """What a question gave: the names of its columns, and its rows in batches."""
 
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
+    def __init__(self, reader: pa.RecordBatchReader, patiently: "_Patiently") -> None:
         self._reader = reader
-        self.columns: list[str] = list(reader.schema.names)
+        self._patiently = patiently
+        self.columns: list[str] = _distinct(reader.schema.names)
         self.schema: pa.Schema = reader.schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows. Raises WarehouseError where the question fails on its way."""
         try:
-            yield from self._reader
+            while (batch := self._patiently(lambda: next(self._reader, None))) is not None:
+                yield batch
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise WarehouseError(sentence(error)) from error
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows as Python values."""
         for batch in self.batches():
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            yield from zip(*(_values(column) for column in batch.columns), strict=True)
 
 
 @contextmanager
@@ -61,11 +68,62 @@ def answer(
     connection = connect(root, at=at, period=period, asks=sql)
     try:
         only_reads(connection, sql)
-        yield Answer(connection.sql(sql).to_arrow_reader(_BATCH))
+        with _interruptible(connection) as patiently:
+            reader = patiently(lambda: connection.sql(sql).to_arrow_reader(_BATCH))
+            yield Answer(reader, patiently)
     except duckdb.Error as error:
         raise WarehouseError(sentence(error)) from error
     finally:
         connection.close()
+
+
+_Patiently = Callable[[Callable[[], Any]], Any]
+
+
+@contextmanager
+def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[_Patiently]:
+    """What runs DuckDB in another thread: in this one Ctrl-C would wait for the end of a batch."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def patiently(work: Callable[[], Any]) -> Any:  # noqa: ANN401 (whatever the work gives)
+            doing = pool.submit(work)
+            try:
+                return doing.result()
+            except KeyboardInterrupt:
+                while not doing.done():  # one that comes as a pipeline begins is lost
+                    connection.interrupt()
+                    wait([doing], timeout=0.1)
+                raise
+
+        yield patiently
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Column names of which no two are equal, as DuckDB itself makes them: ``id``, ``id_1``."""
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}_{number}" for number in itertools.count(1))
+        unique = name if name not in found else next(o for o in others if o not in {*found, *names})
+        found.append(unique)
+    return found
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A column as Python values; a time that Python cannot hold is text."""
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError):
+        return [_value(one) for one in column]
+
+
+def _value(one: pa.Scalar) -> Any:  # noqa: ANN401 (whatever a column holds)
+    try:
+        return one.as_py()
+    except (OverflowError, ValueError):
+        number = getattr(one, "value", None)
+        if number is not None and abs(number) in _INFINITE:
+            return "infinity" if number > 0 else "-infinity"
+        return f"<no {one.type} of any calendar: {number}>"
 
 
 def write(found: Answer, form: str, output: Path | None, stdout: IO[bytes]) -> int:
@@ -76,6 +134,8 @@ def write(found: Answer, form: str, output: Path | None, stdout: IO[bytes]) -> i
     """
     if output is None:
         return WRITERS[form](found, stdout)
+    if not output.parent.is_dir():
+        raise WarehouseError(f"{output} cannot be written: there is no folder {output.parent}")
     temporary = output.with_name(f".{output.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -105,6 +165,8 @@ def _write_csv(found: Answer, file: IO[bytes]) -> int:
 def _plain(column: pa.Array) -> pa.Array:
     """A column as CSV can hold it."""
     kind = column.type
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _dated(column)
     if pa.types.is_dictionary(kind):
         return column.cast(pa.string())
     if (
@@ -114,8 +176,18 @@ def _plain(column: pa.Array) -> pa.Array:
         or pa.types.is_null(kind)
     ) and not pa.types.is_interval(kind):
         return column
-    values = column.to_pylist()
+    values = _values(column)
     return pa.array([None if one is None else _text(one) for one in values], pa.string())
+
+
+def _dated(column: pa.Array) -> pa.Array:
+    """Dates and times; a column with some that Python cannot hold is text."""
+    try:
+        pc.min_max(column).as_py()
+    except (OverflowError, ValueError):
+        texts = (_value(one) for one in column)
+        return pa.array([None if one is None else str(one) for one in texts], pa.string())
+    return column
 
 
 def _text(value: object) -> str:
@@ -145,9 +217,11 @@ def _write_parquet(found: Answer, file: IO[bytes]) -> int:
     """One row group a batch, zstd."""
     rows = 0
     try:
-        with pq.ParquetWriter(file, found.schema, compression="zstd") as writer:
+        columns = [found.schema.field(n).with_name(name) for n, name in enumerate(found.columns)]
+        schema = pa.schema(columns)
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for batch in found.batches():
-                writer.write_batch(batch)
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
                 rows += batch.num_rows
     except pa.ArrowException as error:
         raise WarehouseError(f"this cannot be Parquet: {sentence(error)}") from error

@@ -312,6 +312,8 @@ def _end(storage: Storage, files: list[tuple[int, int | None, str]]) -> int:
             return max(one[1] or 0 for one in files)
         try:
             return last_offset(storage.local(quarantine.entry_of(key))) + 1
+        except FileNotFoundError:
+            continue  # its day was rewritten since it was listed
         except DamagedError as error:
             quarantine.set_aside(storage, key, str(error))
     return 0

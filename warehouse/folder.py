@@ -8,9 +8,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
-__all__ = ["PROCESS", "SCRATCH", "Entry", "Folder", "sync", "temporary"]
+__all__ = ["PROCESS", "SCRATCH", "Entry", "Folder", "is_day", "sync", "temporary"]
 
 SCRATCH = "_tmp"  # readers of hive layouts skip names that begin with an underscore
 #: Tells this process from an earlier one of the same number: in a container it is always 1.
@@ -24,6 +25,15 @@ class Entry:
     key: str
     size: int
     modified_s: float
+
+
+def is_day(name: str) -> bool:
+    """Whether a folder is a day's; ``day=2026-04-07.bak`` is a copy, its rows would count twice."""
+    day = name.removeprefix("day=")
+    try:
+        return day != name and date.fromisoformat(day).isoformat() == day
+    except ValueError:
+        return False
 
 
 def temporary(scratch: Path, name: str) -> Path:
@@ -55,6 +65,8 @@ class Folder:
         """The Parquet files in these days of a kind; what vanishes meanwhile is left out."""
         found = []
         for day in sorted((self.root / kind).glob("day=*")):
+            if not is_day(day.name):
+                continue
             if days is not None and not days[0] <= day.name.removeprefix("day=") <= days[1]:
                 continue
             try:

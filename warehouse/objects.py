@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl
 
 from pyarrow import fs
 
-from warehouse.folder import Entry
+from warehouse.folder import Entry, is_day
 
 __all__ = ["Objects"]
 
@@ -68,7 +68,9 @@ class Objects:
         found = []
         for one in self.client.get_file_info(folder):
             key = one.path.removeprefix(above)
-            if one.type == fs.FileType.File and key.endswith(".parquet") and "/day=" in key:
+            names = key.split("/")  # kind, day and file, nothing below
+            mine = len(names) == 3 and is_day(names[1]) and key.endswith(".parquet")  # noqa: PLR2004
+            if one.type == fs.FileType.File and mine:
                 found.append(Entry(key, one.size, one.mtime_ns / 1e9))
         return found
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from warehouse.errors import DamagedError
 from warehouse.folder import Entry
-from warehouse.footers import last_offset
+from warehouse.footers import is_damage, last_offset
 from warehouse.storage import Storage
 from warehouse.watermark import (
     Day,
@@ -87,7 +87,7 @@ def entry_of(key: str) -> Entry:
 def trouble(path: Path, *, deep: bool = False) -> str | None:
     """Why a Parquet file cannot be read, or None; ``deep`` reads every page of it.
 
-    Raises FileNotFoundError where it is gone.
+    Raises OSError where it is gone, or the system does not let us read it.
     """
     if not deep:
         with path.open("rb") as file:
@@ -98,9 +98,9 @@ def trouble(path: Path, *, deep: bool = False) -> str | None:
         with pq.ParquetFile(path) as file:
             for _ in file.iter_batches(_BATCH_ROWS):
                 pass
-    except FileNotFoundError:
-        raise
     except (pa.ArrowException, OSError) as error:
+        if not is_damage(error):
+            raise
         return str(error)
     return None
 
@@ -219,7 +219,7 @@ def _range(storage: Storage, part: Part) -> Span:
     start, end = part.small.start, part.small.end
     try:
         return start, end or last_offset(storage.local(part.entry)) + 1
-    except DamagedError:
+    except (DamagedError, OSError):
         return start, start + 1
 
 

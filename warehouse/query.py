@@ -44,8 +44,8 @@ _KINDS = {kind.name: kind for kind in KINDS.values()}
 #: First and last moment, both read.
 Period = tuple[datetime, datetime]
 
-# `explain analyze select 1`
-_EXPLAIN = re.compile(r"\s*explain(?:\s+analyze)?\s+(?!\()", re.IGNORECASE)
+# `explain analyze select 1`, `explain (format json) select 1`
+_EXPLAIN = re.compile(r"\s*explain\b(?:\s+analyze\b)?(?:\s*\([^()]*\))?", re.IGNORECASE)
 # `/data/[old]/warehouse`: brackets, stars and question marks in a folder's name are no pattern
 _GLOB = re.compile(r"([\[*?])")
 # `from facts.gpu_samples`: what a view is made of
@@ -94,6 +94,8 @@ def connect(
     connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})
     try:
         connection.execute("set TimeZone = 'UTC'")
+        # DuckDB takes `python -c` for a person, and draws on its standard output after two seconds.
+        connection.execute("set enable_progress_bar = false")
         views = _asked(asks)
         _create_views(connection, views, asks)
         _set_bounds(connection, at, period)
@@ -235,6 +237,7 @@ def _kinds_of(views: Iterable[str]) -> list[str]:
 def _close_doors(connection: duckdb.DuckDBPyConnection, readable: list[Path]) -> None:
     spill = Path(tempfile.gettempdir()) / f"ringfence-duckdb-{os.getpid()}"
     connection.execute("set search_path = 'facts,trends,staging,main'")
+    connection.execute("set enable_progress_bar = false")  # it would stand among the rows
     connection.execute("set parquet_metadata_cache = true")  # views may read a folder twice
     connection.execute(f"set temp_directory = {_quoted(str(spill))}")
     names = [name for one in readable for name in (str(one), _literal(str(one)))]

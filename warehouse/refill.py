@@ -23,6 +23,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_MS = 500
 #: Polls without a message after which the rest of a range is taken for compacted away.
 _EMPTY_POLLS = 10
+_ANSWER_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,11 @@ def _span(
         ]
         held += batch
         empty = 0 if batch else empty + 1
-        done = reader.position(place.partition) >= end or empty >= _EMPTY_POLLS
+        if empty == _EMPTY_POLLS:  # raises where it is the leader that is away
+            reader.end_offsets([place.partition], timeout_ms=_ANSWER_MS)
+        done = (
+            reader.position(place.partition, timeout_ms=_ANSWER_MS) >= end or empty > _EMPTY_POLLS
+        )
         if not done and len(held) < flush_records:
             continue
         if not held:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +25,8 @@ from evidence.records import FabricPort, FabricRecord, GpuFrame, GpuSnapshot, Gp
 from evidence.topics import TOPICS, Key
 from warehouse.errors import WarehouseError
 from warehouse.kinds import FIELD_OF, KAFKA_FIELDS, KINDS, Kind
+from warehouse.sequence import logs, stored_days
+from warehouse.storage import is_remote
 
 __all__ = ["Place", "Stored", "begin_and_end", "desired_states", "messages", "places"]
 
@@ -80,13 +83,14 @@ def messages(
     WarehouseError where there is no warehouse or a file is damaged.
     """
     _check(root)
-    streams = [
-        _partition(_within(_found(KINDS[topic], files, held), since, until), _keys(topic, host))
-        for topic in topics
-        for _, files in sorted(_files(root, KINDS[topic], since, until).items())
-    ]
-    for _, stored in heapq.merge(*streams, key=itemgetter(0)):
-        yield stored
+    with TemporaryDirectory(prefix="ringfence-replay-") as scratch:
+        streams = [
+            _partition(_within(_found(KINDS[topic], files, held), since, until), _keys(topic, host))
+            for topic in topics
+            for files in logs(root, KINDS[topic], since, until, Path(scratch)).values()
+        ]
+        for _, stored in heapq.merge(*streams, key=itemgetter(0)):
+            yield stored
 
 
 def _keys(topic: str, host: str | None) -> frozenset[bytes]:
@@ -114,50 +118,26 @@ def begin_and_end(root: Path) -> tuple[datetime, datetime] | None:
     """
     _check(root)
     days = [
-        datetime.fromisoformat(day.name.removeprefix("day=")).replace(tzinfo=UTC)
+        datetime.fromisoformat(day).replace(tzinfo=UTC)
         for kind in KINDS.values()
-        for day in (root / kind.name).glob("day=*")
-        if any(_start(path) is not None for path in day.iterdir())
+        for day in stored_days(root, kind)
     ]
     return (min(days), max(days) + 2 * _DAY) if days else None
 
 
 def _check(root: Path) -> None:
-    if not root.is_dir():
+    if not is_remote(root) and not root.is_dir():
         raise WarehouseError(f"there is no warehouse at {root}: no sink has stored anything there")
-
-
-def _start(path: Path) -> tuple[int, str, int] | None:
-    """Partition, log and first position of a file, from its name; None for a seed or a stranger."""
-    parts = path.name.removesuffix(".parquet").split("-")
-    if len(parts) != 4 or not parts[1].isdecimal() or not parts[3].isdecimal():  # noqa: PLR2004
-        return None
-    return int(parts[1]), parts[2], int(parts[3])
-
-
-def _files(
-    root: Path, kind: Kind, since: datetime, until: datetime
-) -> dict[tuple[int, str], list[Path]]:
-    """The files of each (partition, log) that may hold messages of that time, in their order."""
-    first, last = (since - _DAY if since > _EPOCH + _DAY else since).date(), until.date()
-    found: dict[tuple[int, str], list[tuple[int, Path]]] = {}
-    for day in (root / kind.name).glob("day=*"):
-        if not f"day={first}" <= day.name <= f"day={last}":
-            continue
-        for path in day.iterdir():
-            if (start := _start(path)) is not None:
-                found.setdefault(start[:2], []).append((start[2], path))
-    return {place: [path for _, path in sorted(files)] for place, files in found.items()}
 
 
 _Placed = tuple[tuple[datetime, str, int, int], Stored]
 _Found = tuple[datetime, Kind, list[_Row]]
 
 
-def _found(kind: Kind, files: list[Path], held: Mapping[Place, datetime]) -> Iterator[_Found]:
+def _found(kind: Kind, files: list[list[Path]], held: Mapping[Place, datetime]) -> Iterator[_Found]:
     """The rows of each message of a partition, and when it is taken to come."""
     reached = _EPOCH
-    rows = (row for path in files for row in _rows(path))
+    rows = heapq.merge(*(_chained(one) for one in files), key=itemgetter("kafka_offset"))
     for _, group in groupby(rows, itemgetter("kafka_log", "kafka_offset")):
         of_message = list(group)
         first = of_message[0]
@@ -194,12 +174,13 @@ def places(
 ) -> dict[str, tuple[Place, datetime]]:
     """Where the records of those ids first stand, and when Kafka took them."""
     found: dict[str, tuple[Place, datetime]] = {}
-    for topic in topics:
-        kind = KINDS[topic]
-        for files in _files(root, kind, since, until).values():
-            for row in (row for path in files for row in _rows(path, _PLACE)):
-                if row["id"] in ids and row["id"] not in found:
-                    found[row["id"]] = _place(kind, row), row["appended_at"] or _EPOCH
+    with TemporaryDirectory(prefix="ringfence-replay-") as scratch:
+        for kind in (KINDS[topic] for topic in topics):
+            for files in logs(root, kind, since, until, Path(scratch)).values():
+                chains = (_chained(one, _PLACE) for one in files)
+                for row in heapq.merge(*chains, key=itemgetter("kafka_offset")):
+                    if row["id"] in ids and row["id"] not in found:
+                        found[row["id"]] = _place(kind, row), row["appended_at"] or _EPOCH
     return found
 
 
@@ -208,6 +189,10 @@ _PLACE = ["kafka_log", "kafka_partition", "kafka_offset", "appended_at", "id"]
 
 def _place(kind: Kind, row: _Row) -> Place:
     return kind.topic, row["kafka_log"], row["kafka_partition"], row["kafka_offset"]
+
+
+def _chained(files: Iterable[Path], columns: list[str] | None = None) -> Iterator[_Row]:
+    return (row for path in files for row in _rows(path, columns))
 
 
 def _rows(path: Path, columns: list[str] | None = None) -> Iterator[_Row]:

@@ -18,6 +18,7 @@ from kafka.errors import KafkaError, LogTruncationError, OffsetOutOfRangeError
 from evidence.topics import TOPICS
 from evidence.transport import Kafka, TransportError
 from vitals.address import listen_address
+from vitals.clients import Standstill, made
 from vitals.http import Server
 from warehouse import upkeep
 from warehouse.compaction import Compaction
@@ -189,8 +190,10 @@ class _Sink:
 
     def _read(self, admin: KafkaAdminClient, consumer: KafkaConsumer) -> None:
         discover_at = 0.0
+        standstill = Standstill()
         while not self._stop.is_set():
             now = self.counts.turned = time.monotonic()
+            standstill.look(consumer)
             if now >= discover_at:
                 self._discover(admin, consumer)
                 discover_at = now + self._config.discover_s
@@ -347,7 +350,8 @@ class _Sink:
 
 
 def _consumer(kafka: Kafka) -> KafkaConsumer:
-    return KafkaConsumer(
+    return made(
+        KafkaConsumer,
         **kafka.client(),
         group_id=None,
         enable_auto_commit=False,
@@ -364,6 +368,9 @@ def _consumer(kafka: Kafka) -> KafkaConsumer:
 
 
 def _admin(kafka: Kafka) -> KafkaAdminClient:
-    return KafkaAdminClient(
-        **kafka.client(), request_timeout_ms=_TIMEOUT_MS, bootstrap_timeout_ms=_TIMEOUT_MS
+    return made(
+        KafkaAdminClient,
+        **kafka.client(),
+        request_timeout_ms=_TIMEOUT_MS,
+        bootstrap_timeout_ms=_TIMEOUT_MS,
     )

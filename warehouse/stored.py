@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from evidence.decisions import Domain, EvidenceRef
 from warehouse.kinds import FIELD_OF, KINDS
+from warehouse.listing import shifted
 from warehouse.query import Period, connect
 
 __all__ = ["Evidence", "dicts", "present", "records", "resolve"]
@@ -66,7 +67,7 @@ def resolve(
     the history only those that are not there.
     """
     found: dict[str, Evidence] = {}
-    periods = [None] if near is None else [(near - _BEFORE, near + _AFTER), None]
+    periods = [None] if near is None else [(shifted(near, -_BEFORE), shifted(near, _AFTER)), None]
     for period in periods:
         missing = [ref for ref in refs if ref.id not in found]
         if missing:

@@ -8,6 +8,7 @@ import duckdb
 from msgspec import Struct
 
 from warehouse.errors import WarehouseError
+from warehouse.listing import shifted
 from warehouse.query import Period, connect
 
 __all__ = ["Target", "find"]
@@ -130,7 +131,7 @@ def _inventory(
         "order by valid_from, host, pci"
     )
     bounds = {"since": period[0], "until": period[1]}
-    recent = (period[0] - _RECENT, period[1])
+    recent = (shifted(period[0], -_RECENT), period[1])
     for days in (recent, None):
         connection = connect(root, days=days, asks="inventory_at")
         try:

@@ -16,6 +16,7 @@ import duckdb
 from msgspec import Struct
 
 from warehouse.errors import WarehouseError
+from warehouse.listing import shifted
 from warehouse.query import Period, connect, sentence
 from warehouse.target import Target, find
 
@@ -110,7 +111,7 @@ def timeline(
     the samples are left out. Raises WarehouseError where nothing of that name is known, or the
     warehouse cannot be read.
     """
-    period = (around - window / 2, around + window / 2)
+    period = (shifted(around, -window / 2), shifted(around, window / 2))
     connection = connect(root, period=period, at=at, asks=_ASKS)
     try:
         target = find(connection, root, name, period)

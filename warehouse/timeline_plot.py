@@ -27,6 +27,8 @@ __all__ = ["FORMS", "draw"]
 FORMS = (".png", ".svg", ".html")
 
 _WIDTH_IN = 13.0
+#: What a sensor said beyond is no number to draw, and no axis holds it.
+_DRAWABLE = 1e30
 _DPI = 120
 _COLOUR = {
     "kernel": "#c0392b",
@@ -236,7 +238,7 @@ def _lane(
             points = [
                 (at, value)
                 for at, value in zip(one.at, one.values[name], strict=True)
-                if value is not None
+                if value is not None and abs(value) < _DRAWABLE
             ]
             if not points:
                 continue

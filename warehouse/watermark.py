@@ -132,7 +132,9 @@ def load(storage: Storage, kind: str) -> Watermark:
     try:
         return _decoded(content)
     except msgspec.DecodeError as error:
-        raise SinkError(f"{_key(kind)} is damaged, restore it: {error}") from error
+        raise SinkError(
+            f"{_key(kind)} is damaged: restore it, or delete it and run ringfence compact ({error})"
+        ) from error
 
 
 @lru_cache(maxsize=32)  # a sink looks at it for every file

@@ -21,6 +21,7 @@ from evidence.decisions import (
     Verdict,
 )
 from warehouse.errors import WarehouseError
+from warehouse.listing import shifted
 from warehouse.query import connect, sentence
 from warehouse.stored import Evidence, dicts, present, records, resolve
 
@@ -118,7 +119,7 @@ def _why(
             connection,
             DesiredState,
             "domain_id = $1 and event_at >= $2",
-            [command.domain_id, command.issued_at - _SLACK],
+            [command.domain_id, shifted(command.issued_at, -_SLACK)],
             "event_at, generation",
         ),
         releases=_releases(connection, command),
@@ -133,14 +134,15 @@ def _releases(connection: duckdb.DuckDBPyConnection, command: Command) -> tuple[
         connection,
         Command,
         "domain_id = $1 and issued_at >= $2 and action = $3 and id <> $4",
-        [command.domain_id, command.issued_at - _SLACK, str(Action.RELEASE), command.id],
+        [command.domain_id, shifted(command.issued_at, -_SLACK), str(Action.RELEASE), command.id],
         "issued_at",
     )
 
 
 def _requests(connection: duckdb.DuckDBPyConnection, command: Command) -> tuple[Request, ...]:
     """What people asked about the domain afterwards."""
-    asked = records(connection, Request, "event_at >= $1", [command.issued_at - _SLACK], "event_at")
+    begin = shifted(command.issued_at, -_SLACK)
+    asked = records(connection, Request, "event_at >= $1", [begin], "event_at")
     return tuple(one for one in asked if one.domain.id == command.domain_id)
 
 
@@ -180,7 +182,7 @@ def _suspicions(
 ) -> tuple[Suspicion, ...]:
     """The suspicions that are evidence themselves, or rest on the same records."""
     ids = [ref.id for ref in refs]
-    days = (_begin(command, refs) - _SUSPECTED, command.issued_at)
+    days = (shifted(_begin(command, refs), -_SUSPECTED), command.issued_at)
     connection = connect(root, at=at, days=days, asks="staging.suspicions")
     try:
         return records(
@@ -202,7 +204,7 @@ def _others(
     if command.domain.host is None:
         return ()
     begin = _begin(command, refs)
-    period = (begin - _AROUND, max(begin, command.issued_at) + _AROUND)
+    period = (shifted(begin, -_AROUND), shifted(max(begin, command.issued_at), _AROUND))
     connection = connect(root, at=at, period=period, asks="facts.timeline")
     try:
         cursor = connection.execute(

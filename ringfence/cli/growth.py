@@ -84,7 +84,10 @@ def ecc_growth(
 def _end(until: datetime | None) -> date:
     """The day after the last one that is judged: whole days only, today is not over."""
     last = until.date() if until else datetime.now(UTC).date() - timedelta(days=1)
-    return last + timedelta(days=1)
+    try:
+        return last + timedelta(days=1)
+    except OverflowError:
+        raise Unreadable(f"--until {last} is the last day of the calendar") from None
 
 
 def _document(report: Any, records: Sequence[Any]) -> dict[str, Any]:  # noqa: ANN401
@@ -145,7 +148,8 @@ def _more(one: Any) -> list[str]:  # noqa: ANN401
     ]
     if one.since_first and one.since_last:
         lines.append(
-            f"  changed from {one.since_first:%Y-%m-%d} to {one.since_last:%Y-%m-%d} (95 %)"
+            f"  taken as one step, it lies between {one.since_first:%Y-%m-%d} "
+            f"and {one.since_last:%Y-%m-%d} (95 %)"
         )
     if one.alarm_at:
         lines.append(f"  the running sum alarmed on {one.alarm_at:%Y-%m-%d}")

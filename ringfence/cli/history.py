@@ -28,8 +28,8 @@ _FORMS = ("table", "csv", "json", "parquet")
 #: What a file's name says about its form.
 _SUFFIXES = {".csv": "csv", ".json": "json", ".ndjson": "json", ".parquet": "parquet"}
 _AT = click.option("--at", type=TIME, help="Answer as it was known then.")
-_BEGIN = datetime.fromtimestamp(0, UTC)
-_END = datetime(9999, 1, 1, tzinfo=UTC)
+_BEGIN = datetime.min.replace(tzinfo=UTC)
+_END = datetime.max.replace(tzinfo=UTC)
 
 
 @click.command()
@@ -69,7 +69,7 @@ def sql(
     errors = need("warehouse.errors", "warehouse")
     chosen = _form(form, output, as_json=as_json)
     period = (since or _BEGIN, until or _END) if since or until else None
-    if period and period[0] > period[1]:
+    if since and until and since > until:
         raise Unreadable("--since is after --until")
     root = context.settings().warehouse
     with (
@@ -203,4 +203,6 @@ def _drawing(plot: Path) -> Any:  # noqa: ANN401 (a part that comes when needed)
     module = need("warehouse.timeline_plot", "growth")
     if plot.suffix not in module.FORMS:
         raise Unreadable(f"{plot} is drawn as {', '.join(module.FORMS)}: name it so")
+    if not plot.parent.is_dir():
+        raise Unreadable(f"{plot} cannot be drawn: there is no folder {plot.parent}")
     return module

@@ -9,6 +9,7 @@ import pytest
 from msgspec import Struct
 
 from evidence.wire import encode
+from tests.warehouse import made_history
 from warehouse.files import prepare
 from warehouse.kinds import KINDS
 from warehouse.partition import Partition, Policy
@@ -63,6 +64,27 @@ def partition(root: Path) -> Callable[..., Partition]:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse that holds made_history; for reading only."""
+    root = tmp_path_factory.mktemp("month")
+    prepare(root)
+
+    def partition(topic: str, start: int) -> Partition:
+        return Partition(
+            kind=KINDS[topic],
+            topic=f"ringfence.{topic}",
+            base="0a1b2c3d",
+            rounds=0,
+            number=0,
+            start=start,
+            policy=policy(root),
+        )
+
+    made_history.keep(made_history.history(), partition, Fetched)
+    return root
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -20,6 +21,9 @@ select * from (values
     (2, 'a "quoted", line' || chr(10) || 'and :more:', null, null, null, null, null)
 ) as odd(number, text, part, flag, at_time, many, nested)
 """
+
+#: Not even its first row comes within a day.
+ENDLESS = "select count(*) from range(100000000000) as a, range(1000) as b"
 
 
 def written(root: Path, sql: str, form: str) -> bytes:
@@ -106,3 +110,75 @@ def test_an_answer_of_half_a_gigabyte_takes_the_memory_of_some_rows(
     )  # fmt: skip
     few_kib, many_kib = map(int, done.stdout.split())
     assert many_kib - few_kib < 200_000
+
+
+def test_a_slow_answer_has_no_progress_bar_on_its_standard_output(root: Path) -> None:
+    program = f"""
+import pathlib
+from warehouse.query import connect
+connection = connect(pathlib.Path({str(root)!r}))
+print(connection.execute("select current_setting('enable_progress_bar')").fetchone())
+"""  # as `python -c`, which DuckDB takes for a person at a terminal
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert done.stdout == "(False,)\n"
+
+
+def test_two_columns_of_one_name_are_both_written(root: Path, tmp_path: Path) -> None:
+    sql = "select 1 as id, 2 as id, 3 as id_1"
+    assert written(root, sql, "json") == b'{"id":1,"id_2":2,"id_1":3}\n'
+    assert written(root, sql, "csv").startswith(b"id,id_2,id_1\n")
+    path = tmp_path / "two.parquet"
+    with answer(root, sql) as found:
+        write(found, "parquet", path, io.BytesIO())
+    assert pq.read_table(path).to_pylist() == [{"id": 1, "id_2": 2, "id_1": 3}]
+
+
+def test_times_that_no_calendar_has_are_written_as_text(root: Path) -> None:
+    sql = """select 'infinity'::timestamptz as a, '-infinity'::date as b,
+        timestamp '294246-01-01' as c, [timestamp '294246-01-01'] as d"""
+    far = "<no timestamp[us] of any calendar: 9223339708800000000>"
+    line = json.loads(written(root, sql, "json"))
+    assert (line["a"], line["b"], line["c"]) == ("infinity", "-infinity", far)
+    assert line["d"].startswith("<no list")
+    row = written(root, sql, "csv").decode().splitlines()[1]
+    assert row.startswith(f'"infinity","-infinity","{far}"')
+    with answer(root, sql) as found:
+        assert next(found.rows())[:3] == ("infinity", "-infinity", far)
+
+
+def test_a_file_in_no_folder_is_refused_in_words(root: Path, tmp_path: Path) -> None:
+    output = tmp_path / "none" / "odd.csv"
+    said = "there is no folder .*none"
+    with answer(root, ODD) as found, pytest.raises(WarehouseError, match=said):
+        write(found, "csv", output, io.BytesIO())
+
+
+def test_ctrl_c_ends_a_question_without_end(root: Path) -> None:
+    program = f"""
+import pathlib, signal
+from warehouse.answers import answer
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with answer(pathlib.Path({str(root)!r}), "select 1") as found:
+    list(found.rows())
+print("asking", flush=True)
+with answer(pathlib.Path({str(root)!r}), {ENDLESS!r}) as found:
+    list(found.rows())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as asking:
+        assert asking.stdout is not None
+        assert asking.stderr is not None
+        asking.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            asking.wait(timeout=1)
+        asking.send_signal(signal.SIGINT)
+        try:
+            asking.wait(timeout=20)
+        finally:
+            asking.kill()
+        assert b"KeyboardInterrupt" in asking.stderr.read()

@@ -255,3 +255,20 @@ def test_a_file_of_an_older_build_without_a_column_is_read(root: Path, store: An
         (48, None),
         (94, 48),
     ]
+
+
+def test_cards_that_tell_an_empty_uuid_are_told_apart_by_their_place(
+    root: Path, store: Any
+) -> None:
+    card = replace(_gpu(), uuid="", serial="")
+    store("gpu", *(replace(_frame(1, card), id=host, host=host) for host in ("trn-1", "trn-2")))
+    found = query(root, "select gpu from gpu_samples order by gpu")[1]
+    assert found == [("trn-1/0000:4c:00",), ("trn-2/0000:4c:00",)]
+
+
+def test_one_uuid_on_two_hosts_gives_the_same_answer_each_time(root: Path, store: Any) -> None:
+    for hosts in (("trn-2", "trn-1"), ("trn-1", "trn-2")):
+        frames = [replace(_frame(1, _gpu(power_w=1.0)), id=host, host=host) for host in hosts]
+        store("gpu", *frames)
+    found = query(root, "select host, gap_s from gpu_samples order by host")[1]
+    assert found == [("trn-1", None), ("trn-2", 0.0)]

@@ -17,26 +17,6 @@ BLOCK = re.compile(
 FOUND = {title: (sql, answer) for title, sql, answer in BLOCK.findall(PAGE.read_text())}
 
 
-@pytest.fixture(scope="module")
-def month(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.warehouse.conftest import Fetched, policy  # noqa: PLC0415
-    from warehouse.files import prepare  # noqa: PLC0415
-    from warehouse.kinds import KINDS  # noqa: PLC0415
-    from warehouse.partition import Partition  # noqa: PLC0415
-
-    root = tmp_path_factory.mktemp("month")
-    prepare(root)
-
-    def partition(topic: str, start: int) -> Partition:
-        return Partition(
-            kind=KINDS[topic], topic=f"ringfence.{topic}", base="0a1b2c3d", rounds=0, number=0,
-            start=start, policy=policy(root),
-        )  # fmt: skip
-
-    made.keep(made.history(), partition, Fetched)
-    return root
-
-
 def asked(month: Path, title: str) -> list[dict[str, Any]]:
     columns, rows = query(month, FOUND[title][0])
     return [dict(zip(columns, row, strict=True)) for row in rows]

@@ -1,5 +1,8 @@
 """Damaged files are named and set aside; questions go on without them."""
 
+import os
+import resource
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,6 +16,7 @@ from evidence.records import KernelKind, KernelRecord
 from evidence.wire import encode
 from warehouse import listing, quarantine
 from warehouse.compaction import Compaction, compact
+from warehouse.footers import last_offset
 from warehouse.kinds import KINDS
 from warehouse.quarantine import Damage, damages, now_missing
 from warehouse.query import query
@@ -167,3 +171,35 @@ def test_the_end_of_what_the_newest_file_held_is_known_once_there_is_a_newer_one
     feed(16, 20)
     assert now_missing(storage, damage) == {}
     assert KINDS["kernel"].name == damage.kind
+
+
+def test_a_file_that_cannot_be_opened_is_not_taken_for_damaged(root: Path, feed: Any) -> None:
+    path = feed(0, 10)
+    feed(10, 20)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_open_files(), limit[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            last_offset(path)
+        with pytest.raises(OSError, match="Too many open files"):
+            quarantine.trouble(path, deep=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert _compact(root) == 20
+    assert damages(at(root), "kernel") == []
+
+
+def _open_files() -> int:
+    """The least number that no new descriptor can have."""
+    spare = os.open("/", os.O_RDONLY)
+    os.close(spare)
+    return spare
+
+
+def test_a_copy_of_a_day_under_another_name_is_not_read(root: Path, feed: Any) -> None:
+    day = feed(0, 10).parent
+    for name in ("day=2026-04-07.bak", "day=2026-99-99", "day=old"):
+        shutil.copytree(day, day.with_name(name))
+    assert _ids(root) == _each(range(10))
+    assert _compact(root) == 10
+    assert _ids(root) == _each(range(10))

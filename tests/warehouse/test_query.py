@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 from evidence.records import KernelKind, KernelRecord
 from tests.warehouse import made_history as made
 from warehouse.errors import WarehouseError
+from warehouse.listing import shifted
 from warehouse.query import connect, query, view_names
 from warehouse.sink import SinkConfig
+from warehouse.timeline import timeline
 
 VIEWS = [(layer, name) for layer, names in view_names().items() for name in names]
 SQL = Path(__file__).parents[2] / "warehouse" / "sql"
@@ -35,7 +37,7 @@ def test_every_setting_of_the_sink_is_in_the_docs() -> None:
         if one.name != "kafka":
             assert f"`{one.name}`" in text
         if isinstance(one.default, int | float) and one.name not in ("index", "count"):
-            default = int(one.default) if one.default == int(one.default) else one.default
+            default: object = int(one.default) if one.default == int(one.default) else one.default
             default = "false" if one.default is False else default
             assert f"| `{one.name}` | {default} |" in text
 
@@ -192,3 +194,28 @@ def test_a_root_whose_name_looks_like_a_pattern_is_read(tmp_path: Path) -> None:
 
 def test_a_folder_that_only_exists_is_an_empty_warehouse(tmp_path: Path) -> None:
     assert query(tmp_path, "select id from xid_events")[1] == []
+
+
+@pytest.mark.parametrize("year", [1, 9999])
+def test_the_first_and_the_last_year_are_times_as_others(year: int, root: Path, store: Any) -> None:
+    first, last = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    at = first if year == 1 else last
+    line = KernelRecord(
+        id="k1", host="h1", at=at, observed_at=at, raw="x", kind=KernelKind.XID, code=79
+    )
+    store("kernel", line)
+    for period in ((at, at), (first, last)):
+        connection = connect(root, period=period)
+        connection.execute("select count(*) from timeline").fetchall()
+        connection.close()
+    with pytest.raises(WarehouseError, match="nothing is stored"):
+        timeline(root, "h2", at, timedelta(days=366))
+    assert {shifted(at, sign * timedelta(days=1)).year for sign in (-1, 1)} == {year}
+    assert query(root, "select id from staging.kernel")[1] == [("k1",)]
+
+
+@pytest.mark.parametrize("how", ["", "analyze", "(format json)", "analyze (format json)"])
+def test_a_plan_is_told_of_what_reads_only(how: str, root: Path) -> None:
+    assert query(root, f"explain {how} select 1")[1]
+    with pytest.raises(WarehouseError, match="only read"):
+        query(root, f"explain {how} create table t as select 1")

@@ -4,7 +4,6 @@ import re
 import xml.etree.ElementTree as ET
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,12 +12,6 @@ from warehouse.errors import WarehouseError
 from warehouse.timeline import Timeline, timeline
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def month(root: Path, partition: Any, fetched: Any) -> Path:
-    made.keep(made.history(), partition, fetched)
-    return root
 
 
 def told(found: Timeline) -> list[tuple[str, str, str]]:
@@ -156,3 +149,15 @@ def test_the_page_needs_nothing_else_and_shows_text_as_it_is(month: Path, tmp_pa
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert re.findall(r'(?:src|href)="(?!#)[^"]*"', page) == []
+
+
+def test_a_sensor_that_tells_nonsense_spoils_no_picture(month: Path, tmp_path: Path) -> None:
+    plot = pytest.importorskip("warehouse.timeline_plot")
+    from msgspec.structs import replace  # noqa: PLC0415
+
+    found = timeline(month, made.BAD, made.FIRST, HOUR)
+    (one,) = found.series
+    odd = (1e308, -1e308, float("inf"), float("nan"))
+    values = {name: (odd * len(one.at))[: len(one.at)] for name in one.values}
+    plot.draw(replace(found, series=(replace(one, values=values),)), tmp_path / "odd.png")
+    assert (tmp_path / "odd.png").read_bytes().startswith(b"\x89PNG")

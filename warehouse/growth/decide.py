@@ -325,6 +325,8 @@ class _Judge:
     def _lacking(self, total: int, base_e: float) -> str | None:
         """What is missing for any judgement; None where it can be judged."""
         settings = self.settings
+        if self.coverage <= 0 and total:
+            return f"no sample of it in the recent {settings.recent_days} days"
         watched = int((self.fleet.covered[self.row, : -settings.recent_days] > 0).sum())
         if watched < settings.min_history_days or base_e <= 0:
             before = f"{watched} days before the recent {settings.recent_days}"

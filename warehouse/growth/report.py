@@ -15,10 +15,13 @@ from warehouse.growth.history import COUNTERS, Fleet
 from warehouse.growth.load import load
 from warehouse.growth.outlook import Outlook, outlook
 from warehouse.growth.settings import Settings
+from warehouse.listing import shifted
 from warehouse.query import connect
 
 __all__ = ["KIND", "Report", "assess", "evaluate", "record", "suspicion"]
 
+#: Each day of each card takes memory; earlier samples are those of a clock that was never set.
+_FIRST = date(2000, 1, 1)
 #: The kind of the suspicions that growth makes.
 KIND = "ecc-growth"
 
@@ -57,19 +60,20 @@ def assess(
     many were looked at. Raises WarehouseError where there is no warehouse, no sample, or no card of
     that name.
     """
-    begin = since or until - timedelta(days=settings.history_days)
+    begin = max(since or shifted(until, -timedelta(days=settings.history_days)), _FIRST)
+    last = shifted(until, -timedelta(days=1))
     if begin >= until:
-        raise WarehouseError(f"nothing lies between {begin} and {until}")
+        raise WarehouseError(f"the first day, {begin}, is after the last, {last}")
     connection = connect(root)
     try:
         fleet = load(connection, settings, begin, until)
     finally:
         connection.close()
     if not fleet.cards:
-        raise WarehouseError(f"no GPU was sampled from {begin} to {until} in {root}")
+        raise WarehouseError(f"no GPU was sampled from {begin} to {last} in {root}")
     names = {card.gpu: row for row, card in enumerate(fleet.cards)}
     if gpu is not None and gpu not in names:
-        raise WarehouseError(f"no GPU {gpu!r} was sampled from {begin} to {until}")
+        raise WarehouseError(f"no GPU {gpu!r} was sampled from {begin} to {last}")
     return evaluate(fleet, settings, None if gpu is None else names[gpu])
 
 
@@ -118,7 +122,7 @@ def record(report: Report, place: int, observed_at: datetime) -> GrowthRecord:
         ratio=_finite(one.ratio),
         ratio_low=_finite(one.low),
         ratio_high=_finite(one.high),
-        effect=_finite(one.effect),
+        effect=_finite(one.effect) if one.episodes else None,
         p=one.p,
         q=one.q,
         tested=report.tested,

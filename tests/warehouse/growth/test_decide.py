@@ -105,6 +105,15 @@ def test_growth_with_samples_missing_is_suspect_only() -> None:
     assert "50% of its samples are missing" in found.why
 
 
+def test_a_card_that_left_months_ago_is_not_suspect() -> None:
+    fleet = _fleet(_spread(2, 0, 200, 1))
+    covered = fleet.covered.copy()
+    covered[0, 200:] = 0
+    found = _first(replace(fleet, covered=covered))
+    assert found.verdict is Verdict.INSUFFICIENT
+    assert "no sample of it in the recent 56 days" in found.why
+
+
 def test_a_collector_that_was_off_for_all_makes_nobody_suspect() -> None:
     fleet = _fleet(STEADY)
     covered = fleet.covered.copy()

@@ -279,3 +279,21 @@ def test_every_other_shared_number(told: Any) -> None:
     assert [found.median, found.low, found.high] == pytest.approx(
         [when["median"], *when["pi90"]], rel=1e-9
     )
+
+
+def test_laplace_over_several_parts_is_that_of_one_and_adds_up() -> None:
+    assert trend.pooled_laplace([(NIST, 1500.0)]).statistic == near(
+        trend.laplace(NIST, 1500).statistic, 12
+    )
+    # By hand: (6 - 5 + 16 - 10) / sqrt(10**2 / 12 + 20**2 / 12)
+    found = trend.pooled_laplace([([6.0], 10.0), ([16.0], 20.0)])
+    assert found.statistic == near(7 / (500 / 12) ** 0.5, 12)
+
+
+def test_the_running_sum_takes_off_lucas_k_of_each_interval() -> None:
+    expected = [2.0, 5.0]
+    k = [alarm.reference(one, 3 * one) for one in expected]
+    path, first = alarm.cusum([10, 10], expected, 3.0, 100.0)
+    assert path[0] == near(10 - k[0], 12)
+    assert path[1] == near(20 - k[0] - k[1], 12)
+    assert first == -1

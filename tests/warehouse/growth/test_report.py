@@ -52,6 +52,10 @@ def test_a_day_that_is_judged_again_has_the_same_ids() -> None:
     assert len({one.id for one in first}) == len(first)
 
 
+def test_a_card_without_an_error_has_no_growth_to_tell() -> None:
+    assert {one.effect for one in _records() if not one.episodes} == {None}
+
+
 def test_a_record_survives_the_wire() -> None:
     for one in _records():
         assert decode("growth", encode(one)) == one

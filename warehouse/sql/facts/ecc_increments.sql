@@ -48,7 +48,7 @@ clocked as (
         count(*) over history as samples
     from timed
     window history as (
-        partition by gpu, source order by event_at rows unbounded preceding
+        partition by gpu, source order by event_at, host rows unbounded preceding
     )
 ),
 readings as (
@@ -100,7 +100,7 @@ paired as (
         utilizations - lag(utilizations) over history as utilizations,
         samples - lag(samples) over history as samples
     from told
-    window history as (partition by gpu, source, counter order by event_at)
+    window history as (partition by gpu, source, counter order by event_at, host)
 ),
 judged as (
     select
@@ -131,7 +131,7 @@ grouped as (
         counted.*,
         flag is not null or increment > 0 as stands_alone,
         count(*) filter (where flag is not null or increment > 0) over (
-            partition by gpu, source, counter order by event_at rows unbounded preceding
+            partition by gpu, source, counter order by event_at, host rows unbounded preceding
         ) as changes
     from counted
 ),

@@ -25,7 +25,9 @@ select
     source,
     event_at,
     epoch(
-        event_at - lag(event_at) over (partition by gpu, uuid, source order by event_at)
+        event_at - lag(event_at) over (
+            partition by gpu, uuid, source order by event_at, host, index
+        )
     ) as gap_s,
     status = 'ok' as ok,
     host,

@@ -19,7 +19,7 @@ cards as (
 ),
 placed as (
     select
-        coalesce(card.uuid, card.serial, host || '/' || card.pci) as gpu,
+        coalesce(nullif(card.uuid, ''), nullif(card.serial, ''), host || '/' || card.pci) as gpu,
         host, card.pci as pci, card.index as index, card.uuid as uuid, card.serial as serial,
         card.name as name, card.hcas as hcas, card.mig as mig, driver, boot_id, rack, leaf, pool,
         nvlink_domain, observed_at, next_at,
@@ -29,7 +29,9 @@ placed as (
             or lag(coalesce(pool, '')) over card_here <> coalesce(pool, '') as begins
     from cards
     window card_here as (
-        partition by coalesce(card.uuid, card.serial, host || '/' || card.pci), host, card.pci
+        partition by
+            coalesce(nullif(card.uuid, ''), nullif(card.serial, ''), host || '/' || card.pci),
+            host, card.pci
         order by observed_at
     )
 ),

@@ -5,7 +5,7 @@
 create view staging.gpu as
 select
     * exclude (undecodable, undecodable_value),
-    coalesce(uuid, serial, host || '/' || coalesce(pci, index::varchar)) as gpu
+    coalesce(nullif(uuid, ''), nullif(serial, ''), host || '/' || coalesce(pci, index::varchar)) as gpu
 from read_parquet(
     getvariable('files_gpu'),
     schema = getvariable('schema_gpu'),

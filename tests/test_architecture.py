@@ -24,7 +24,15 @@ MAY_IMPORT = {
     "warehouse": {"evidence", "vitals"},
     "schedulers": {"evidence", "vitals"},
     "streams": {"evidence", "rules", "vitals"},
-    "ringfence": {"evidence", "vitals", "rules", "collectors", "warehouse", "schedulers", "streams"},
+    "ringfence": {
+        "evidence",
+        "vitals",
+        "rules",
+        "collectors",
+        "warehouse",
+        "schedulers",
+        "streams",
+    },
 }
 #: What would be I/O in a package that does none: rules reads its own data files, evidence nothing.
 NO_IO = {"socket", "subprocess", "kafka", "aiokafka", "faust", "duckdb", "threading", "asyncio"}

@@ -87,7 +87,8 @@ def test_an_incident_becomes_one_verdict_one_command_and_a_history_of_every_reco
     assert [ack["status"] for ack in why["acks"]] == ["done"]
     asked = call(
         "--data", str(here.folder), "sql", "--json",
-        "select host, pci, code, sum(count)::int as lines from xid_events group by all order by all",
+        "select host, pci, code, sum(count)::int as lines from xid_events "
+        "group by all order by all",
     )  # fmt: skip
     assert (asked.returncode, asked.stderr) == (0, "")
     rows = [json.loads(line) for line in asked.stdout.splitlines()]

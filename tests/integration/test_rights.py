@@ -225,7 +225,19 @@ def stored(house: House, kind: str) -> list[dict[str, Any]]:
 
 def test_the_list_names_every_part() -> None:
     assert (
-        sorted(["admin", "agent", "desk", "drill", "fabric-agent", "letters", "scheduler", "sink", "worker"])
+        sorted(
+            [
+                "admin",
+                "agent",
+                "desk",
+                "drill",
+                "fabric-agent",
+                "letters",
+                "scheduler",
+                "sink",
+                "worker",
+            ]
+        )
         == PARTS
     )
 

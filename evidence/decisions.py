@@ -179,7 +179,8 @@ class Suspicion(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="suspic
 
     ``says`` accuses or clears; ``status`` is ``software`` for positive software evidence,
     ``victim`` for a part that only suffers, ``insufficient`` when nobody can be named. ``hcas`` are
-    the adapters of ``host`` that it concerns, where it is about links and they are known.
+    the adapters of ``host`` that it concerns, where it is about links and they are known. ``run``
+    counts how often the job began anew under the same ``attempt``, as far as its logs tell.
     """
 
     id: str
@@ -199,6 +200,7 @@ class Suspicion(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="suspic
     evidence: tuple[EvidenceRef, ...] = ()
     victims: tuple[Domain, ...] = ()
     hcas: tuple[str, ...] = ()
+    run: int = 0
 
 
 class Verdict(Wire, frozen=True, kw_only=True, omit_defaults=True, tag="verdict/1"):

@@ -4,6 +4,9 @@ An end alone accuses no card. A process killed by SIGKILL is told to its host as
 host, where the kernel's own record says whether memory ran out.
 """
 
+from collections.abc import Iterable
+from datetime import datetime
+
 from evidence.decisions import Cause, DomainKind, Says, Status
 from evidence.records import NcclKind, NcclRecord
 from rules.clues import echoes, opens
@@ -11,11 +14,21 @@ from rules.incident import Finding, Incident
 from rules.ranks import peer_name
 from rules.times import said_at
 
-__all__ = ["died", "external_stop", "failed_node", "reported_dead", "teardown", "who"]
+__all__ = [
+    "died",
+    "external_stop",
+    "failed_node",
+    "killed_itself",
+    "reported_dead",
+    "teardown",
+    "who",
+]
 
 _SIGNALS = {-9: "SIGKILL", 137: "SIGKILL", -11: "SIGSEGV", 139: "SIGSEGV", -7: "SIGBUS"}
 #: What agents do to workers of a job that failed already.
 _BY_THE_AGENT = ("stopped-by-agent", "stuck")
+#: Where torchrun lists at the end, minutes later sometimes, what had ended.
+_SUMMARY = "failure"
 #: What ranks say about others that are gone.
 _PARTING = frozenset(
     {NcclKind.STORE_LOST, NcclKind.PEER_CLOSED, NcclKind.REMOTE_ERROR, NcclKind.ABORTED}
@@ -89,14 +102,9 @@ def failed_node(incident: Incident) -> list[Finding]:
 def died(incident: Incident) -> list[Finding]:
     """A worker that died by a signal of its own, before its peers gave up waiting."""
     ended = incident.of(NcclKind.WORKER_EXIT, NcclKind.ROOT_CAUSE)
-    stopped = {
-        (record.host, record.pid): said_at(record)
-        for record in reversed(ended)
-        if record.phase in _BY_THE_AGENT
-    }
+    stopped = _stopped(ended)
     for record in ended:
-        by_agent = stopped.get((record.host, record.pid)) if record.pid is not None else None
-        if by_agent is not None and by_agent <= said_at(record):
+        if _after_its_stop(record, stopped):
             continue
         signal = _SIGNALS.get(record.exit_code or 0)
         if signal is None and record.exit_code is None and not echoes(record):
@@ -105,6 +113,33 @@ def died(incident: Incident) -> list[Finding]:
             continue
         return [_died(incident, record, signal)]
     return []
+
+
+def killed_itself(incident: Incident, record: NcclRecord) -> bool:
+    """Whether a line tells, as it happens, that a signal ended a process, and not its agent."""
+    if record.kind is not NcclKind.WORKER_EXIT or record.exit_code not in _SIGNALS:
+        return False
+    if record.phase in (*_BY_THE_AGENT, _SUMMARY):
+        return False
+    ended = incident.of(NcclKind.WORKER_EXIT, NcclKind.ROOT_CAUSE)
+    return not _after_its_stop(record, _stopped(ended))
+
+
+_Stopped = dict[tuple[str | None, int | None], datetime]
+
+
+def _stopped(ended: Iterable[NcclRecord]) -> _Stopped:
+    """When agents first ended which processes."""
+    stopped: _Stopped = {}
+    for record in ended:
+        if record.phase in _BY_THE_AGENT:
+            stopped.setdefault((record.host, record.pid), said_at(record))
+    return stopped
+
+
+def _after_its_stop(record: NcclRecord, stopped: _Stopped) -> bool:
+    by_agent = stopped.get((record.host, record.pid)) if record.pid is not None else None
+    return by_agent is not None and by_agent <= said_at(record)
 
 
 def _died(incident: Incident, record: NcclRecord, signal: str) -> Finding:

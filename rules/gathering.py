@@ -177,6 +177,8 @@ _SOFTWARE = frozenset({Role.APPLICATION, Role.CONSEQUENCE})
 def _belongs(incident: Incident, fact: Fact, limits: Thresholds) -> bool:
     if fact.witness is Witness.COLLECTIVE:
         if all(known.witness is Witness.COLLECTIVE for known in incident.facts):
+            if _of_another_run(incident, fact):
+                return False
             return not is_gpu(incident.subject) or abs(fact.at - incident.last) <= timedelta(
                 seconds=limits.incident_window_s
             )
@@ -196,6 +198,22 @@ def _belongs(incident: Incident, fact: Fact, limits: Thresholds) -> bool:
         incident.first - window <= fact.at <= incident.last + window
         and fact.at <= incident.first + limit
     )
+
+
+def _of_another_run(incident: Incident, fact: Fact) -> bool:
+    """Whether a job says it of itself again, after it had begun anew: of the part, not the card.
+
+    A card that is suspected already is so, whichever run says it.
+    """
+    if fact.suspicion is None or is_gpu(incident.subject):
+        return False
+    job = fact.suspicion.job
+    runs = {
+        (known.suspicion.attempt, known.suspicion.run)
+        for known in incident.facts
+        if known.suspicion is not None and known.suspicion.job == job
+    }
+    return bool(runs) and (fact.suspicion.attempt, fact.suspicion.run) not in runs
 
 
 def _lasts(incident: Incident, fact: Fact, limits: Thresholds) -> bool:

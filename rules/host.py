@@ -331,7 +331,7 @@ def _subject_of(said: Suspicion, state: HostState) -> str:
     domain = said.domain
     if said.witness is Witness.HEALTH:
         return f"{GROWTH}:{_pci_of(said, state) or domain.uuid or domain.id}"
-    job = f"{said.job or domain.job}/{said.attempt}"
+    job = f"{said.job or domain.job}/{said.attempt}" + (f".{said.run}" if said.run else "")
     match domain.kind:
         case DomainKind.GPU | DomainKind.MIG | DomainKind.NVLINK:
             return _pci_of(said, state) or f"rank:{job}/{domain.rank}"

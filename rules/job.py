@@ -4,6 +4,7 @@ Nothing crosses attempts, and nothing depends on the order in which lines arrive
 by their own time before anybody is named.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -18,12 +19,15 @@ from rules.incident import Incident, last_incident
 from rules.keeping import Clues
 from rules.policy import GoverningRules
 from rules.ranks import Roster
+from rules.runs import ENDED, begun_after, counted, is_late, shows_restart
 from rules.stage import Arrived
 from rules.times import said_at
 
 __all__ = ["Attempt", "JobState", "Said", "due", "step"]
 
 ATTEMPTS_KEPT = 2
+#: A job that did not fail for this long is in no loop of restarts.
+_LOOP_FORGOTTEN = timedelta(hours=1)
 #: Lines that tell who runs where.
 _TEACHING = frozenset({NcclKind.COMM_INIT, NcclKind.RANK_MAP, NcclKind.SETUP})
 
@@ -45,7 +49,9 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     """One attempt of a job: its ranks, its telling lines, and what was said about it.
 
     ``judge_at`` and ``limit_at`` are None while nothing waits for a judgement. ``heard`` are the
-    ranks that spoke since the first symptom.
+    ranks that spoke since the first symptom. A job may run several times under one number: ``run``
+    counts that, ``began`` is the earliest time of a line of this run where it is known, ``told_to``
+    the time of the last line of what was told of it, ``loop`` how often equal answers came.
     """
 
     roster: Roster = Roster()
@@ -54,6 +60,10 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     judge_at: datetime | None = None
     limit_at: datetime | None = None
     said: tuple[Said, ...] = ()
+    run: int = 0
+    began: datetime | None = None
+    told_to: datetime | None = None
+    loop: dict[str, int] = {}
 
 
 class JobState(Struct, frozen=True, omit_defaults=True):
@@ -113,12 +123,14 @@ def _take(
     if known is None and _too_old(state, record.attempt):
         return state, []
     attempt = known or Attempt()
+    if is_late(record, attempt.began):
+        return state, []
     said: list[Suspicion] = []
-    if attempt.clues and attempt.roster.restarted(record):
+    if attempt.clues and shows_restart(attempt.roster, attempt.told_to, record):
         # The same attempt number with new processes: the launcher did not count this restart.
         if attempt.judge_at is not None:
-            _, said = _judge(record.attempt, attempt, rules)
-        attempt = Attempt(roster=Roster())
+            attempt, said = _judge(record.attempt, attempt, rules)
+        attempt = _next_run(attempt, record.at, said_at(record))
     attempt = _learn(attempt, record, arrived, rules)
     if attempt is known or attempt == (known or Attempt()):
         return state, said
@@ -127,6 +139,12 @@ def _take(
         del attempts[number]
     forget_at = arrived.at + timedelta(seconds=rules.policy.job.forget_after_s)
     return replace(state, attempts=attempts, forget_at=forget_at), said
+
+
+def _next_run(attempt: Attempt, began: datetime | None, now: datetime) -> Attempt:
+    """The attempt as its next run begins: nothing is known of that but how often they failed."""
+    calm = attempt.told_to is not None and now - attempt.told_to > _LOOP_FORGOTTEN
+    return Attempt(run=attempt.run + 1, began=began, loop={} if calm else attempt.loop)
 
 
 def _too_old(state: JobState, number: int) -> bool:
@@ -151,7 +169,8 @@ def _learn(
 
 
 def _keep(attempt: Attempt, record: NcclRecord, now: datetime, rules: GoverningRules) -> Attempt:
-    clues, new = attempt.clues.keep(record)
+    ended = None if attempt.told_to is None else attempt.told_to + ENDED
+    clues, new = attempt.clues.keep(record, ended)
     if clues is attempt.clues and not (new and attempt.judge_at):
         return attempt
     attempt = replace(attempt, clues=clues)
@@ -176,48 +195,102 @@ def _await_more(
 
 
 def _judge(number: int, attempt: Attempt, rules: GoverningRules) -> tuple[Attempt, list[Suspicion]]:
+    attempt, incident = _last_incident(attempt, None)
+    if incident is None:  # only echoes of what was judged before
+        return replace(attempt, judge_at=None, limit_at=None, heard=frozenset()), []
+    if attempt.told_to is not None:
+        settle = timedelta(seconds=rules.policy.job.settle_across_hosts_s)
+        kinds = [said.kind for said in attempt.said]
+        began = begun_after(incident, kinds, attempt.told_to, settle)
+        if began is not None:
+            attempt, incident = _last_incident(attempt, began)
+            assert incident is not None, "what shows another run is a symptom"
+    found = [
+        replace(suspicion, run=attempt.run)
+        for suspicion in conclude(incident, number, rules.policy.job.missing_ranks_named)
+    ]
+    standing = {_sense(said) for said in attempt.said}
+    fresh = [suspicion for suspicion in found if _sense(suspicion) not in standing]
+    taken_back = _taken_back(attempt, incident, number, found)
+    loop, is_told = counted(attempt.loop, found[0]) if fresh else (attempt.loop, True)
+    if attempt.run and not is_told and not taken_back:
+        fresh = []
+    is_news = attempt.told_to is None or fresh or taken_back
+    judged = replace(
+        attempt,
+        judge_at=None,
+        limit_at=None,
+        heard=frozenset(),
+        said=tuple(map(_standing, found)),
+        loop=loop,
+        told_to=max(map(said_at, incident.records)) if is_news else attempt.told_to,
+    )
+    return judged, taken_back + fresh
+
+
+def _last_incident(attempt: Attempt, began: datetime | None) -> tuple[Attempt, Incident | None]:
+    """The newest incident that was kept, and the attempt without what is older.
+
+    ``began``: only what was said later counts, since another run began there.
+    """
     alike = {one.clue.id: one for one in attempt.clues.alike.values()}
     lines = {line.id: line for line in attempt.clues.lines.values()}
     records = last_incident((lines | {key: one.clue for key, one in alike.items()}).values())
+    if began is not None:
+        records = [record for record in records if said_at(record) > began]
     clues = attempt.clues.only({record.id: record for record in records})
-    attempt = replace(attempt, clues=clues)
-    if not any(map(opens, records)):  # only echoes of what was judged before
-        return replace(attempt, judge_at=None, limit_at=None, heard=frozenset()), []
-    job = records[0].job
+    if began is None:
+        attempt = replace(attempt, clues=clues)
+    else:
+        roster = attempt.roster if attempt.roster.has_cards else _roster_of(records)
+        following = _next_run(attempt, began, said_at(records[0]))
+        attempt = replace(following, clues=clues, roster=roster)
+    if not any(map(opens, records)):
+        return attempt, None
     incident = Incident(
-        job=job,
+        job=records[0].job,
         roster=attempt.roster,
         records=records,
         lost=clues.lost,
         alike={key: one for key, one in alike.items() if key in {r.id for r in records}},
     )
-    found = conclude(incident, number, rules.policy.job.missing_ranks_named)
-    standing = {_sense(said) for said in attempt.said}
-    fresh = [suspicion for suspicion in found if _sense(suspicion) not in standing]
-    begin = min(*map(said_at, records), *(suspicion.at for suspicion in found))
+    return attempt, incident
+
+
+def _roster_of(records: Sequence[NcclRecord]) -> Roster:
+    """What the lines of a run tell of its ranks: where those of the run before were is over."""
+    roster = Roster()
+    for record in records:
+        roster = roster.learn(record)
+    return roster
+
+
+def _taken_back(
+    attempt: Attempt, incident: Incident, number: int, found: Sequence[Suspicion]
+) -> list[Suspicion]:
+    """Words for the hosts of parts that were accused of this incident, and no longer are."""
+    begin = min(*map(said_at, incident.records), *(suspicion.at for suspicion in found))
     places = {(suspicion.domain.id, suspicion.says) for suspicion in found}
-    taken_back = [
-        _take_back(said, job, number, found[0])
+    return [
+        replace(_take_back(said, incident.job, number, found[0]), run=attempt.run)
         for said in attempt.said
         if said.says is Says.ACCUSES
         and said.at >= begin  # else it was another incident, and stands
         and (said.domain.id, said.says) not in places
     ]
-    said = tuple(
-        Said(
-            id=s.id,
-            kind=s.kind,
-            domain=s.domain,
-            says=s.says,
-            at=s.at,
-            weight=s.weight,
-            status=s.status,
-            host=s.host,
-        )
-        for s in found
+
+
+def _standing(told: Suspicion) -> Said:
+    return Said(
+        id=told.id,
+        kind=told.kind,
+        domain=told.domain,
+        says=told.says,
+        at=told.at,
+        weight=told.weight,
+        status=told.status,
+        host=told.host,
     )
-    judged = replace(attempt, judge_at=None, limit_at=None, heard=frozenset(), said=said)
-    return judged, taken_back + fresh
 
 
 def _sense(said: Said | Suspicion) -> tuple[object, ...]:

@@ -97,11 +97,16 @@ class Clues(Struct, frozen=True, omit_defaults=True):
     def __bool__(self) -> bool:
         return bool(self.lines or self.alike)
 
-    def keep(self, record: NcclRecord) -> tuple["Clues", bool]:
-        """Take one line, and whether it is new; the same object back when it says nothing more."""
+    def keep(self, record: NcclRecord, after: datetime | None = None) -> tuple["Clues", bool]:
+        """Take one line, and whether it is new; the same object back when it says nothing more.
+
+        What is said later than ``after`` is no repetition of what was said before it.
+        """
         if is_dump(record):
             return self.fold(record)
         key = _key(record)
+        if after is not None and said_at(record) > after:
+            key = digest(key, after)
         known = self.lines.get(key)
         clue = record if known is None or known.id == record.id else _merge(known, record)
         if clue == known:

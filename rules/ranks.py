@@ -20,6 +20,8 @@ _LOOPBACK = ("127.", "localhost", "::1")
 #: The owner of an address that several hosts claim.
 _NOBODY = ""
 _ADDRESSES_MAX = 8192
+#: One process makes few communicators of all ranks; of more, none is known to be new.
+_COMMS_MAX = 16
 #: The ranks that are known one by one are the first ones; of the others, only that they are.
 _PLACES_MAX = 8192
 #: No job has more ranks: a mangled line that says so is not believed.
@@ -43,12 +45,13 @@ class Roster(Struct, frozen=True, omit_defaults=True):
     """The ranks of one attempt; ``world_size`` is None until a communicator line told it.
 
     ``addresses`` are hosts by the addresses that their processes printed; one that several hosts
-    claim (a bridge's, a container's) belongs to none.
+    claim (a bridge's, a container's) belongs to none. ``comms`` are the communicators of all ranks.
     """
 
     world_size: int | None = None
     places: dict[int, Place] = {}
     addresses: dict[str, str] = {}
+    comms: tuple[str, ...] = ()
 
     def learn(self, record: NcclRecord) -> "Roster":
         """Take over what one line tells; the same object back when it is nothing new."""
@@ -69,12 +72,15 @@ class Roster(Struct, frozen=True, omit_defaults=True):
         if rank is None or size is None or not known <= size <= RANKS_MAX:
             return self
         told = Place(host=record.host, pid=record.pid, pci=record.pci, index=record.nvml_dev)
-        if size > (self.world_size or 0):
+        roster = self
+        if size > known:
             # What a smaller communicator said about ranks was about its own numbering.
             kept = {r: replace(p, pci=None, index=None, pid=None) for r, p in self.places.items()}
-            larger = replace(self, world_size=size, places=kept)
-            return larger.with_places({rank: told}, newest=True)
-        return self.with_places({rank: told}, newest=True)
+            roster = replace(self, world_size=size, places=kept, comms=())
+        comm = record.comm
+        if comm is not None and comm not in roster.comms and len(roster.comms) < _COMMS_MAX:
+            roster = replace(roster, comms=tuple(sorted((*roster.comms, comm))))
+        return roster.with_places({rank: told}, newest=True)
 
     def _learn_agent(self, record: NcclRecord) -> "Roster":
         told = {
@@ -132,6 +138,32 @@ class Roster(Struct, frozen=True, omit_defaults=True):
             and record.pid is not None
             and (known.host, known.pid) != (record.host, record.pid)
         )
+
+    @property
+    def has_cards(self) -> bool:
+        """Whether communicator lines told of processes: they would tell of new ones, too."""
+        return any(
+            place.pci is not None or place.index is not None for place in self.places.values()
+        )
+
+    def rejoined(self, record: NcclRecord) -> bool:
+        """Whether a communicator line after a failure shows that the ranks began anew.
+
+        Either all ranks in one that is new, though its process has the same number (in a
+        container), or a process that is none of the ranks' where all of those are known.
+        """
+        size, rank = record.comm_size, record.comm_rank
+        if size is None or rank is None or record.pid is None or not self.world_size:
+            return False
+        process = (record.host, record.pid)
+        if size == self.world_size:
+            known = self.places.get(rank)
+            mine = known is not None and (known.host, known.pid) == process
+            unseen = record.comm is not None and record.comm not in self.comms
+            return mine and unseen and 0 < len(self.comms) < _COMMS_MAX
+        told = {(place.host, place.pid) for place in self.places.values() if place.pid is not None}
+        whole = sum(place.pid is not None for place in self.places.values()) == self.world_size
+        return whole and process not in told
 
     def processes(self) -> Processes:
         """Ranks by what a line without a rank tells of its process."""

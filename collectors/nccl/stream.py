@@ -6,7 +6,7 @@ or at the next `flush`.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from msgspec.structs import replace
@@ -32,6 +32,9 @@ _WRAPPED_MAX = 4
 _SAID_MAX = 20000
 #: A storm of one process's equal lines is shipped this often, then at every doubling, counted.
 _STORM = 8
+
+#: Where ranks are told to have ended, whoever speaks this much later may be of new ones.
+_ENDED = timedelta(seconds=10)
 
 #: Kinds that one fault prints several times over: as a log line, an exception and its text.
 _SAID_ONCE = frozenset(
@@ -91,6 +94,8 @@ class NcclStream:
     _wrapped: Held | None = None
     _waits: Waits = field(default_factory=Waits)
     _said: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    #: When ranks of this file were last told to have ended, since `_said` was emptied.
+    _ended_at: datetime | None = None
     _tracebacks: Tracebacks = field(default_factory=Tracebacks)
     _fed: int = 0
 
@@ -271,6 +276,7 @@ class NcclStream:
         kind = record.kind
         if kind in (NcclKind.COMM_INIT, NcclKind.SETUP, NcclKind.OTHER):
             return [record]
+        self._look_for_end(record, now)
         if held.fields.get("_restart"):
             return [record, *self._restarted(self.processes.restarts + 1, now)]
         who: Any = record.rank
@@ -288,6 +294,20 @@ class NcclStream:
         if said < 2 * _STORM or said & (said - 1):
             return []
         return [replace(record, count=max(record.count, said // 2))]
+
+    def _look_for_end(self, record: NcclRecord, now: datetime) -> None:
+        """Once ranks have ended, new ones may say what was said before: no line need tell of them.
+
+        A job that is requeued writes on into the same file, mostly without a word about that.
+        """
+        at = record.at or now
+        if self._ended_at is not None and at - self._ended_at > _ENDED:
+            self._said.clear()
+            self._ended_at = None
+        if record.kind is NcclKind.EXTERNAL_STOP or (
+            record.kind is NcclKind.WORKER_EXIT and record.phase == "failed"
+        ):
+            self._ended_at = at
 
     def _record(self, held: Held, now: datetime) -> NcclRecord:
         record = self._maker.record(held, now)

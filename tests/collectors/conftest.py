@@ -85,7 +85,10 @@ def collect() -> Iterator[Callable[..., NvmlCollector]]:
 
     yield make
     for collector in made:
+        stuck = collector._node.busy or collector._crew.busy
         collector.close()
+        if not stuck and (thread := collector._node._thread):
+            thread.join(10)  # it shuts NVML, which the next test's collector shares
 
 
 @pytest.fixture(scope="session")

@@ -400,10 +400,10 @@ def test_where_nothing_listens_the_service_is_unavailable_and_found_later() -> N
 def test_a_service_that_hangs_holds_up_nobody_and_ends_by_its_deadline() -> None:
     with serving() as server:
         server.hangs = True
-        asked = collector(server, deadline_s=0.3)
+        asked = collector(server, deadline_s=1.5)
         before = time.monotonic()
         assert list(asked.read()) == []
-        assert time.monotonic() - before < 0.25
+        assert time.monotonic() - before < 1.2
         with pytest.raises(CollectorError, match="does not answer"):
             round_of(asked)
 

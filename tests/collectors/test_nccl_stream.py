@@ -543,3 +543,34 @@ def test_an_exception_is_told_by_its_place_and_not_by_its_name() -> None:
     assert [(record.kind, record.rank, record.message) for record in records] == [
         (NcclKind.PYTHON_ERROR, 1, "queue.Empty")
     ]
+
+
+def test_what_new_processes_say_in_the_same_words_is_told_again() -> None:
+    """A job that is requeued writes on into its file, and says nothing of it."""
+    stream = NcclStream(job="j", host="yard-a", file="/log/31.log")
+    offset = 0
+
+    def told(text: str, seconds: float) -> list[NcclKind]:
+        nonlocal offset
+        found = []
+        now = NOW + timedelta(seconds=seconds)
+        for one in text.encode().splitlines():
+            found += stream.feed(one, Position(offset, offset), now)
+            offset += len(one) + 1
+        return [record.kind for record in found + stream.flush(now)]
+
+    raised = (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/srv/train.py", line 9, in <module>\n'
+        "[rank1]: KeyError: 'loss'\n"
+    )
+    exits = (
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 1"
+        " (pid: 6412) of binary: /usr/bin/python3\n"
+    )
+    assert told(raised, 0) == [NcclKind.PYTHON_ERROR]
+    assert told(raised, 30) == []  # the same process, as far as anybody tells
+    assert told(exits + raised, 31) == [NcclKind.WORKER_EXIT]
+    assert told(raised, 36) == []
+    assert told(raised, 50) == [NcclKind.PYTHON_ERROR]
+    assert told(raised, 90) == []

@@ -5,8 +5,8 @@ can look also tells what its scheduler says now; the consumer publishes that, no
 calls come from one thread, one at a time.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
@@ -104,11 +104,15 @@ class View:
 
     ``context`` has allocations, drains by others, maintenance and reboots as records whose ids
     depend on what they tell, so that the same view gives the same records.
+
+    ``epoch`` tells what the scheduler's memory of a part hangs on: when its controller started, the
+    record of the node. A mark that is gone when that has changed was forgotten, not taken back.
     """
 
     at: datetime
     standing: tuple[Standing, ...] = ()
     context: tuple[ContextRecord, ...] = ()
+    epoch: Callable[[Domain], object] = field(default=lambda _domain: None, compare=False)
 
 
 @runtime_checkable

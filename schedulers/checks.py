@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from evidence.decisions import Command
+from evidence.decisions import Command, Domain, DomainKind
 from evidence.transport import Kafka
 from schedulers.adapter import SchedulerError
 
@@ -13,9 +13,14 @@ __all__ = ["Checks", "odd"]
 
 _LOG = logging.getLogger(__name__)
 _LONGEST_NAME = 512
+_WIDE = (DomainKind.RACK, DomainKind.SWITCH, DomainKind.JOB)
 _LARGEST_GENERATION = 2**62
 # c1, gpu:hpc-n041/0000:5e:00: anything that prints
 _NAME = re.compile(r"[^\x00-\x20\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+
+
+# hpc-n041.train.example: no path, and no folder of one
+_HOST = re.compile(r"(?!\.+\Z)[^\x00-\x20/\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 def odd(command: Command) -> str | None:
@@ -25,12 +30,25 @@ def odd(command: Command) -> str | None:
             return f"its {name} has {len(text)} characters, more than {_LONGEST_NAME}"
         if not _NAME.fullmatch(text):
             return f"its {name} is empty or holds what does not print"
+    if (why := _misplaced(command.domain)) is not None:
+        return why
     if not 0 <= command.generation < _LARGEST_GENERATION:
         return f"its generation is no number from 0 to {_LARGEST_GENERATION}"
     if command.issued_at.tzinfo is None or (
         command.act_by is not None and command.act_by.tzinfo is None
     ):
         return "a time of it names no zone"
+    return None
+
+
+def _misplaced(domain: Domain) -> str | None:
+    """Why a domain is nowhere, or None."""
+    if domain.host is None:
+        return None
+    if len(domain.host) > _LONGEST_NAME or not _HOST.fullmatch(domain.host):
+        return "its host is no host's name"
+    if domain.kind in _WIDE:  # else one host would be counted, and all of them taken out
+        return f"it is about a {domain.kind} and names one host"
     return None
 
 

@@ -10,7 +10,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from schedulers.journal import Journal
 from schedulers.metrics import SchedulerVitals
 from schedulers.watching import Watch
 from vitals.address import listen_address
+from vitals.clients import made
 from vitals.http import Server
 
 __all__ = ["SchedulerConfig", "SchedulerError", "run"]
@@ -42,6 +43,8 @@ _LOG = logging.getLogger(__name__)
 #: Longer than any adapter takes with its retries: a member that acts must not lose its partition.
 _LONGEST_COMMAND_MS = 30 * 60 * 1000
 _LARGEST_BYTES = 2 * 1024 * 1024
+#: A loop that runs is not held up longer by a Kafka that is away.
+_REJOIN_MS = 5_000
 
 
 def _now() -> datetime:
@@ -134,7 +137,17 @@ def run(
             floor=states.generation,
         )
         counts = Counts(turned=time.monotonic())
-        desk = Desk(config.kafka, clerk, clients.consumer, clients.producer, checks, clock, counts)
+        desk = Desk(
+            config.kafka,
+            clerk,
+            clients.consumer,
+            lambda: _consumer(config, clients.common | {"bootstrap_timeout_ms": _REJOIN_MS}),
+            clients.producer,
+            checks,
+            clock,
+            counts,
+        )
+        held.callback(desk.close)
         watch = _watch(config, adapter, journal, clients, states, counts)
         server = Server.start(
             config.metrics_listen, SchedulerVitals(config.name, counts, config.limits)
@@ -207,13 +220,13 @@ class _Clients:
     def close(self) -> None:
         """Let the broker go."""
         self.consumer.close(autocommit=False, timeout_ms=5000)
-        self.producer.close(timeout=5)
+        with suppress(KafkaError):  # acks that are on their way still: they are sent again
+            self.producer.close(timeout=5)
         for one in self.more:
             one.close()
 
 
 def _clients(config: SchedulerConfig) -> _Clients:
-    session_ms = int(config.session_timeout_s * 1000)
     common = config.kafka.client() | {
         "client_id": f"ringfence-{config.name}",
         "bootstrap_timeout_ms": int(config.start_within_s * 1000),
@@ -221,26 +234,33 @@ def _clients(config: SchedulerConfig) -> _Clients:
     }
     try:
         topic_id = _topic_id(config, common)
-        producer = KafkaProducer(
+        producer = made(
+            KafkaProducer,
             **common,
             acks="all",
             linger_ms=2,
             max_request_size=_LARGEST_BYTES,
         )
-        consumer = KafkaConsumer(
-            config.kafka.topic(COMMANDS),
-            **common,
-            group_id=config.group_id,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            max_poll_records=1000,
-            max_poll_interval_ms=_LONGEST_COMMAND_MS,
-            session_timeout_ms=session_ms,
-            heartbeat_interval_ms=session_ms // 3,
-        )
+        consumer = _consumer(config, common)
     except (KafkaError, OSError) as error:
         raise SchedulerError(f"No Kafka answers at {config.kafka.bootstrap}: {error}") from error
     return _Clients(common, producer, consumer, topic_id)
+
+
+def _consumer(config: SchedulerConfig, common: dict[str, Any]) -> KafkaConsumer:
+    session_ms = int(config.session_timeout_s * 1000)
+    return made(
+        KafkaConsumer,
+        config.kafka.topic(COMMANDS),
+        **common,
+        group_id=config.group_id,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_poll_records=1000,
+        max_poll_interval_ms=_LONGEST_COMMAND_MS,
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=session_ms // 3,
+    )
 
 
 def _topic_id(config: SchedulerConfig, common: dict[str, Any]) -> str:
@@ -249,7 +269,7 @@ def _topic_id(config: SchedulerConfig, common: dict[str, Any]) -> str:
     A topic that was made anew, as an embedded broker's is at each start, counts its generations
     from the beginning: what was seen in the old one must not stand against it.
     """
-    admin = KafkaAdminClient(**common)
+    admin = made(KafkaAdminClient, **common)
     try:
         (found,) = admin.describe_topics([config.kafka.topic(COMMANDS)])
     finally:

@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
+    KafkaTimeoutError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
 )
@@ -31,6 +33,7 @@ from schedulers.adapter import BatchAdapter, Choosing, SchedulerError
 from schedulers.checks import Checks, odd
 from schedulers.clerk import Clerk, Delivery
 from schedulers.counts import Counts
+from vitals.clients import Standstill
 
 __all__ = ["COMMANDS", "Desk"]
 
@@ -51,16 +54,22 @@ _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 @dataclass(slots=True)
 class Desk:
-    """One consumer's work; ``turn`` never waits longer than the adapter does."""
+    """One consumer's work; ``turn`` never waits longer than the adapter does.
+
+    ``join`` makes a new consumer of the same group; it raises KafkaError where no broker answers.
+    """
 
     kafka: Kafka
     clerk: Clerk
     consumer: KafkaConsumer
+    join: Callable[[], KafkaConsumer]
     producer: KafkaProducer
     checks: Checks
     clock: Callable[[], datetime]
     counts: Counts = field(default_factory=Counts)
     _sent: list[Any] = field(default_factory=list)
+    _left: bool = False
+    _standstill: Standstill = field(default_factory=Standstill)
 
     def turn(self, wait_s: float = _POLL_S) -> None:
         """Take what is there, answer it, commit; on any failure it is taken again.
@@ -70,10 +79,15 @@ class Desk:
         """
         self.counts.turned = time.monotonic()
         try:
+            if self._left:
+                self.consumer, self._left = self.join(), False
+                self._standstill = Standstill()
+            self._standstill.look(self.consumer)
             polled = self._polled(min(wait_s, _POLL_S))
         except KafkaError:
             _LOG.exception("reading commands failed, tried again")
             self.counts.connected = False
+            self.close()
             self.clerk.stop.wait(1.0)
             return
         self.counts.connected = True
@@ -81,6 +95,17 @@ class Desk:
         for partition, messages in polled.items():
             if not self._taken(partition, messages):
                 break
+
+    def close(self) -> None:
+        """Leave the group; the next `turn` joins it anew, where its offsets were committed.
+
+        What an error of ``poll`` interrupted may be lost to that consumer: its position can be
+        behind messages that it did not return (kafka-python 3.0.12).
+        """
+        if not self._left:
+            self._left = True
+            with suppress(KafkaError):
+                self.consumer.close(autocommit=False, timeout_ms=5000)
 
     def _taken(self, partition: TopicPartition, messages: Sequence[Any]) -> bool:
         """Whether all of one partition's messages are done with: answered and committed."""
@@ -234,7 +259,9 @@ class Desk:
         return polled
 
     def _step_over(self, partition: TopicPartition, error: Exception) -> None:
-        offset = self.consumer.position(partition)
+        offset = self.consumer.position(partition, timeout_ms=5000)
+        if offset is None:
+            raise KafkaTimeoutError(f"the position in {COMMANDS} is not known")
         self.counts.letters += 1
         self._send_letter(
             DeadLetter(

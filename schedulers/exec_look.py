@@ -49,6 +49,7 @@ class _Planned(Struct, frozen=True):
 class _Said(Struct, frozen=True):
     standing: tuple[_Standing, ...] = ()
     context: tuple[_Planned, ...] = ()
+    epoch: str = ""
 
 
 def look(program: Sequence[str], timeout_s: float) -> View:
@@ -78,6 +79,7 @@ def look(program: Sequence[str], timeout_s: float) -> View:
             for one in said.standing
         ),
         context=tuple(_record(one, at) for one in said.context),
+        epoch=lambda _domain: said.epoch,
     )
 
 

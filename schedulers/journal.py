@@ -229,7 +229,7 @@ class Journal:
         """Command ids by domain that we isolated and did not release since."""
         query = (
             "select domain_id, id, action from commands where status = 'done' and "
-            "domain_id is not null order by finished_at, last_begun_at"
+            "domain_id is not null order by rowid"  # as first begun: a clock may have gone back
         )
         last = {domain: (command, action) for domain, command, action in self._all(query)}
         return {

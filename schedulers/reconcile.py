@@ -15,7 +15,8 @@ __all__ = ["Difference", "Kind", "compare", "stands"]
 class Kind(StrEnum):
     """How the scheduler differs from what is desired.
 
-    ``MISSING``: we took it out, and the scheduler has it in service. ``LEFT_OVER``: it should be
+    ``MISSING``: we took it out, and the scheduler has it in service (a node that somebody else
+    keeps out is not). ``LEFT_OVER``: it should be
     back, and carries our mark still. ``UNKNOWN``: it carries our mark, and neither the desired
     states nor our journal know of it. ``FOREIGN``: somebody else took it out.
     """
@@ -50,6 +51,15 @@ def stands(view: View, domain_id: str, command: str) -> bool:
     )
 
 
+def _others(view: View, domain_id: str) -> bool:
+    """Whether somebody else keeps a part out of service, or the node that it is in."""
+    return any(
+        one.domain.id == domain_id or _holds(one.domain, domain_id)
+        for one in view.standing
+        if one.command is None
+    )
+
+
 def _holds(node: Domain, domain_id: str) -> bool:
     """Whether a domain (by id) is a part of a node."""
     if node.kind is not DomainKind.NODE:
@@ -72,7 +82,7 @@ def compare(
     found = [
         Difference(kind=Kind.MISSING, domain_id=domain_id, command=command)
         for domain_id, command in kept_out.items()
-        if not stands(view, domain_id, command)
+        if not stands(view, domain_id, command) and not _others(view, domain_id)
     ]
     for one in view.standing:
         kind = _kind(one, kept_out, states, domain_of)

@@ -6,7 +6,7 @@ service after we took it out. Nothing is carried out from here.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from schedulers.adapter import Observing, SchedulerError, View
 from schedulers.counts import Counts
 from schedulers.desired import DesiredStates
 from schedulers.journal import Journal
-from schedulers.reconcile import Difference, Kind, compare
+from schedulers.reconcile import Difference, Kind, compare, stands
 
 __all__ = ["Watch"]
 
@@ -35,8 +35,9 @@ _LOG = logging.getLogger(__name__)
 _SENT_WITHIN_S = 30.0
 #: So many looks in a row must miss what we did before a person is said to have undone it.
 _ABSENT_LOOKS = 2
-#: More than these at once, and more than half of ours, is a scheduler that lost its state.
+#: More nodes than these at once, and more than half of ours, is a scheduler that lost its state.
 _MANY = 2
+_NEVER = object()  # no epoch
 _CONTEXT, _OUT, _UNDONE = "context", "out", "undone"
 
 
@@ -70,8 +71,9 @@ class Watch:
     _due: float = 0.0
     _blind: str = ""
     _sent: list[tuple[str, object]] = field(default_factory=list)
-    #: commands whose effect was seen by this process, and those missed since, by number of looks
-    _stood: set[str] = field(default_factory=set)
+    #: commands whose effect was seen by this process, with the epoch in which it was last seen,
+    #: and those missed since, by number of looks
+    _stood: dict[str, object] = field(default_factory=dict)
     _absent: dict[str, int] = field(default_factory=dict)
     _written: tuple[Difference, ...] | None = None
 
@@ -180,8 +182,7 @@ class Watch:
             self.journal.tell(_UNDONE, command, None)
         found = compare(kept, view, self.states.by_domain, self.journal.domain_of)
         missing = {one.command or "": one for one in found if one.kind is Kind.MISSING}
-        self._stood |= set(kept.values()) - missing.keys()
-        self._stood &= set(kept.values())
+        self._remember(kept, view)
         news = {command: one for command, one in missing.items() if command not in undone}
         asked = self._ask_for_release(news, view)
         told = tuple(
@@ -194,6 +195,29 @@ class Watch:
         if told != self._written:
             self._write(told)
 
+    def _remember(self, kept: dict[str, str], view: View) -> None:
+        """Keep what stands now; forget what went in another epoch: nobody need have undone it."""
+        stood, forgotten = {}, []
+        for domain_id, command in kept.items():
+            now = self._epoch(view, command)
+            before = self._stood.get(command, _NEVER)
+            if stands(view, domain_id, command) or before == now:
+                stood[command] = now
+            elif command in self._stood:
+                forgotten.append(domain_id)
+        if forgotten:
+            _LOG.error(
+                "%s has forgotten that %s is out of service: it started anew, or the node did; "
+                "nothing is taken for a release by hand",
+                self.name,
+                ", ".join(sorted(forgotten)),
+            )
+        self._stood = stood
+
+    def _epoch(self, view: View, command: str) -> object:
+        domain = self.journal.domain(command)
+        return None if domain is None else view.epoch(domain)
+
     def _ask_for_release(self, missing: dict[str, Difference], view: View) -> set[str]:
         """Ask to release what stood while we watched and was missed by several looks since."""
         absent = {
@@ -201,15 +225,16 @@ class Watch:
             for command in missing
             if command in self._stood
         }
-        if len(absent) > _MANY and 2 * len(absent) > len(self._stood):
+        back, ours = self._places(absent), self._places(self._stood)
+        if len(back) > _MANY and 2 * len(back) > len(ours):
             _LOG.error(
-                "%d of %d parts that we took out are back in service at once: %s seems to have "
+                "%d of %d nodes that we took out are back in service at once: %s seems to have "
                 "lost its state, nothing is taken for a release by hand",
-                len(absent),
-                len(self._stood),
+                len(back),
+                len(ours),
                 self.name,
             )
-            self._stood -= absent.keys()
+            self._stood = {one: at for one, at in self._stood.items() if one not in absent}
             absent = {}
         self._absent = absent
         undone = {command for command, looks in absent.items() if looks >= _ABSENT_LOOKS}
@@ -224,6 +249,11 @@ class Watch:
             for command in undone:
                 self.journal.tell(_UNDONE, command, b"{}")
         return undone
+
+    def _places(self, commands: Iterable[str]) -> set[str]:
+        """The nodes of parts, and what has none: a person returns all cards of a node at once."""
+        domains = (self.journal.domain(command) for command in commands)
+        return {one.host or one.id for one in domains if one is not None}
 
     def _ask(
         self, action: RequestAction, out: _Out, at: datetime, command: str | None = None

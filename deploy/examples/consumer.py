@@ -1,4 +1,4 @@
-# ruff: noqa: INP001, T201 (an example, not a package; it prints)
+# ruff: noqa: BLE001, INP001, PLR0911, T201 (an example, not a package; it prints)
 """A whole consumer of isolation commands: python consumer.py HOST:PORT KEY.pem STATE.json."""
 
 import base64
@@ -16,7 +16,14 @@ BROKER, KEY, STATE = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 PREFIX = sys.argv[4] if sys.argv[4:] else "ringfence."
 COMMANDS, ACKS = f"{PREFIX}isolation.commands", f"{PREFIX}isolation.acks"
 SIGNED_BY = load_pem_public_key(KEY.read_bytes())
-memory = json.loads(STATE.read_text()) if STATE.exists() else {"done": [], "newest": {}}
+MOST = 20  # isolations an hour, whatever is asked
+memory = json.loads(STATE.read_text()) if STATE.exists() else {"done": {}, "newest": {}, "out": {}}
+
+
+def remember() -> None:
+    """Keep the memory, whole or not at all."""
+    STATE.with_suffix(".new").write_text(json.dumps(memory))
+    STATE.with_suffix(".new").replace(STATE)
 
 
 def act(one: dict) -> None:
@@ -26,24 +33,39 @@ def act(one: dict) -> None:
 
 def answer(one: dict, signature: bytes, value: bytes) -> tuple[str, str]:
     """Status and detail of the ack, after acting where that is called for."""
+    if one["schema"] != "command/1":
+        raise ValueError(one["schema"])
     try:
         signed = b"\x00".join((b"ringfence-signature-v1", COMMANDS.encode(), value))
         SIGNED_BY.verify(base64.b64decode(signature), signed)
     except (InvalidSignature, ValueError):
         return "refused", "not signed with a key that is trusted here"
-    domain, act_by = one["domain_id"], one.get("act_by")
-    if one["id"] not in memory["done"]:
-        if one["generation"] < memory["newest"].get(domain, 0):
-            return "refused", "out of generation"
-        if one.get("dry_run") or one.get("held"):
-            return "skipped", one.get("held") or "dry run"
-        isolate = one["action"] == "isolate"
-        if isolate and act_by and datetime.now(UTC) > datetime.fromisoformat(act_by):
+    domain, act_by, now = one["domain_id"], one.get("act_by"), datetime.now(UTC)
+    asked = [one["action"], domain, one["level"], one["generation"]]
+    if one["id"] in memory["done"]:
+        same = memory["done"][one["id"]] == asked
+        return (
+            ("done", "told the scheduler") if same else ("refused", "replayed with other content")
+        )
+    if one["generation"] < memory["newest"].get(domain, 0):
+        return "refused", "out of generation"
+    memory["newest"][domain] = one["generation"]
+    if one.get("dry_run") or one.get("held"):
+        return "skipped", one.get("held") or "dry run"
+    if one["action"] == "isolate":
+        if act_by and now > datetime.fromisoformat(act_by):
             return "expired", "act_by had passed"
-        memory["newest"][domain] = one["generation"]
+        out = {name: at for name, at in memory["out"].items() if at > now.timestamp() - 3600}
+        if domain not in out and len(out) >= MOST:
+            return "refused", f"this consumer's own limit: {MOST} isolations an hour"
+        memory["out"] = out | {domain: now.timestamp()}
+    remember()  # before the act: what is begun counts
+    try:
         act(one)
-        memory["done"].append(one["id"])
-        STATE.write_text(json.dumps(memory))
+    except Exception as error:
+        return "failed", str(error)
+    memory["done"][one["id"]] = asked
+    remember()
     return "done", "told the scheduler"
 
 
@@ -55,7 +77,10 @@ producer = KafkaProducer(bootstrap_servers=BROKER, acks="all")
 for message in consumer:
     try:
         one = json.loads(message.value)
-        signature = dict(message.headers).get("ringfence-signature", b"")
+        signatures = [
+            text or b"" for name, text in message.headers if name == "ringfence-signature"
+        ]
+        signature = signatures[0] if len(signatures) == 1 else b""
         status, detail = answer(one, signature, message.value)
         ack = {"schema": "ack/1", "command": one["id"], "domain_id": one["domain_id"]}
         ack |= {"scheduler": "example", "status": status, "detail": detail}

@@ -24,6 +24,7 @@ _EVERY: Mapping[str, float | None] = {
     "ckpt-every": None,
     "checkpoint-every": None,
     "save-interval-steps": None,
+    "exp-manager.checkpoint-callback-params.every-n-train-steps": None,  # NeMo
     "save-interval-minutes": 60.0,
     "checkpoint-interval-minutes": 60.0,
     "checkpoint-interval-seconds": 1.0,
@@ -40,6 +41,7 @@ _RESUME = (
     "load-checkpoint",
     "auto-continue",
     "checkpoint.load-step",
+    "exp-manager.resume-if-exists",  # NeMo
 )
 _PLACE = (
     "save",
@@ -51,6 +53,8 @@ _PLACE = (
     "ckpt-path",
     "save-dir",
     "save-path",
+    "exp-manager.explicit-log-dir",
+    "exp-manager.exp-dir",
 )
 _REMOTE = ("s3://", "gs://", "az://", "abfs://", "hdfs://", "msc://")
 #: Folders that are one node's own by convention.

@@ -11,6 +11,8 @@ __all__ = ["last_call", "max_restarts", "nodes_range", "rendezvous", "shared_sto
 # 12:16
 _RANGE = re.compile(r"(\d+):(\d+)\Z")
 _NUMBER = re.compile(r"\d+\Z")
+#: Numbers that Slurm tells a script: never a range, as another variable may hold.
+_COUNTED = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES")
 #: torchrun's own defaults (torch/distributed/run.py, elastic/rendezvous/dynamic_rendezvous.py).
 _LAST_CALL_S, _KEEP_ALIVE_S, _KEEP_ALIVE_TRIES = 30, 5, 3
 #: What the objective of 90 s back in training leaves for the rendezvous.
@@ -66,7 +68,9 @@ def nodes_range(launch: Launch) -> Iterator[Finding]:
                 f"--nnodes={max(1, most - 1)}:{most}, or fewer as the smallest useful size",
                 nodes,
             )
-    elif ":" not in nodes.value:
+    elif ":" not in nodes.value and (
+        "$" not in nodes.value or any(word in nodes.value for word in _COUNTED)
+    ):
         most_text = nodes.value
         low = max(1, int(most_text) - 1) if _NUMBER.match(most_text) else "MIN"
         yield found(
@@ -233,12 +237,12 @@ def slurm(launch: Launch) -> Iterator[Finding]:
                 "srun --kill-on-bad-exit=0",
                 strict,
             )
-    if "requeue" not in launch.slurm:
-        severity = Severity.NOTE if _is_torchrun(launch) else Severity.ERROR
-        yield found(
-            check,
-            severity,
-            "without --requeue the job does not come back after it had to end.",
-            "#SBATCH --requeue and --open-mode=append",
-            launch.slurm.get("no-requeue") or some,
-        )
+    fix = "#SBATCH --requeue and --open-mode=append"
+    if (never := launch.slurm.get("no-requeue")) is not None:
+        severity = Severity.WARNING if _is_torchrun(launch) else Severity.ERROR
+        what = "--no-requeue: the job does not come back after it had to end."
+        yield found(check, severity, what, fix, never)
+    elif "requeue" not in launch.slurm:
+        severity = Severity.NOTE if _is_torchrun(launch) else Severity.WARNING
+        what = "without --requeue the site decides (JobRequeue) whether the job comes back "
+        yield found(check, severity, f"{what}after it had to end.", fix, some)

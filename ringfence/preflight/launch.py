@@ -17,9 +17,17 @@ __all__ = ["Launch", "LaunchError", "Said", "read"]
 #: A launch script is short; what is larger is something else.
 _LARGEST = 4 * 1024 * 1024
 
-# #SBATCH --time=02:00:00   and   #SBATCH -N 16
-_SBATCH = re.compile(r"^#SBATCH\s+(--?[A-Za-z][\w-]*)(?:[=\s]+(\S+))?")
-_SHORT = {"-N": "nodes", "-n": "ntasks", "-t": "time", "-p": "partition", "-J": "job-name"}
+# #SBATCH --time=02:00:00 -N 16  # four hours
+_SBATCH = re.compile(r"^#SBATCH\s+(-.*?)(?:\s#.*)?$")
+_SBATCH_BARE = frozenset(
+    {"no-kill", "k", "requeue", "no-requeue", "exclusive", "contiguous", "overcommit", "O", "hold"}
+    | {"H", "oversubscribe", "s", "spread-job", "use-min-nodes", "reboot", "wait", "W", "parsable"}
+)
+# NCCL_DEBUG=WARN before a program: of env, docker run -e, srun --export=ALL,NCCL_DEBUG=WARN
+_GIVEN = re.compile(r"(?:--(?:export|env)=)?(?:ALL,)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# exp_manager.resume_if_exists=True, ++model.x=1: an override of Hydra's
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", re.DOTALL)
+_SHORT = {"N": "nodes", "n": "ntasks", "t": "time", "p": "partition", "J": "job-name"}
 
 #: torchrun's flags without a value; all others take one.
 _TORCHRUN_BARE = frozenset({"standalone", "no-python", "module", "m", "run-path", "help"})
@@ -140,8 +148,8 @@ def _leaves(content: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 def _read_script(launch: Launch, file: str, text: str) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         if found := _SBATCH.match(line):
-            name = _SHORT.get(found[1], found[1].lstrip("-"))
-            launch.slurm[name] = Said(found[2] or "", file, number)
+            for name, value, _ in _flags(found[1].split(), _SBATCH_BARE, None)[0]:
+                launch.slurm[_SHORT.get(name, name)] = Said(value, file, number)
     script = shell.read(text)
     for name, (value, number) in script.variables.items():
         launch.env[name] = Said(value, file, number)
@@ -153,8 +161,7 @@ def _read_script(launch: Launch, file: str, text: str) -> None:
 
 def _read_command(launch: Launch, file: str, command: shell.Command, script: shell.Script) -> None:
     words = command.words
-    for name, value in command.assigned:
-        launch.env[name] = Said(value, file, command.line)
+    launch.env |= {name: Said(value, file, command.line) for name, value in command.assigned}
 
     def said(value: str, word: str) -> Said:
         return Said(value, file, script.line_of(word, command))
@@ -164,8 +171,10 @@ def _read_command(launch: Launch, file: str, command: shell.Command, script: she
         for name, value, word in _flags(after, _SRUN_BARE, _SRUN_SHORT_VALUE)[0]:
             launch.srun[name] = said(value, word)
     start = _launcher(words)
+    program = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
+    given = _given(words[: program if start is None else start[1]])
+    launch.env = {name: said(value, word) for name, value, word in given} | launch.env
     if start is None:
-        program = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
         if program is not None and words[0] not in {"cp", "cat", "ls", "echo", "rm", "chmod"}:
             for name, value, word in _flags(words[program + 1 :], frozenset(), None)[0]:
                 launch.trainer[name] = said(value, word)
@@ -177,6 +186,13 @@ def _read_command(launch: Launch, file: str, command: shell.Command, script: she
         launch.flags[name] = said(value, word)
     for name, value, word in _flags(rest[1:], frozenset(), None)[0]:
         launch.trainer[name] = said(value, word)
+
+
+def _given(words: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Variables that words before a program give it: name, value, as written."""
+    for word in words:
+        if given := _GIVEN.fullmatch(word):
+            yield given[1], given[2], word
 
 
 def _launcher(words: list[str]) -> tuple[str, int, frozenset[str]] | None:
@@ -212,6 +228,8 @@ def _flags(
         if not _is_flag(word):
             if ends or short is not None:
                 return found, words[index - 1 :]
+            if override := _OVERRIDE.fullmatch(word):
+                found.append((override[1].replace("_", "-"), override[2], word))
             continue
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("_", "-") if word.startswith("--") else name

@@ -22,6 +22,11 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?-([^{}]*))?\}|([
 _QUOTED_ARRAY = re.compile(r"\"(\$\{[A-Za-z_]\w*\[@\]\})\"")
 # cat <<EOT > ds.json    cat > ds.json << 'EOF'
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
+# read -r -d '' CMD <<EOF
+_READ = re.compile(r"^read\s.*?([A-Za-z_]\w*)\s*$")
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh"})
+# -c  -lc  -xeuc
+_AS_SCRIPT = re.compile(r"-[a-z]*c")
 _SEPARATORS = frozenset({";", "&&", "||", "|", "&", "(", ")", "{", "}", "then", "do", "else"})
 _SUBSTITUTED = "\x01"  # stands for a $(...) while words are split
 _DEEPEST = 20
@@ -56,11 +61,32 @@ class Script:
 
 
 def read(text: str) -> Script:
-    """Read a script; never raises: what cannot be understood is left out."""
+    """Read a script; never raises: what cannot be understood is left out.
+
+    What is given to another shell (``bash -c "..."``) is a part of it.
+    """
     script = Script(text.splitlines())
     for logical, first, last in _logical_lines(script):
         _take(script, logical.strip(), first, last)
     return script
+
+
+def _read_inner(script: Script, text: str, outer: Command, depth: int) -> None:
+    """Take the commands of a script that stands in a word of another."""
+    inner = Script(text.splitlines(), script.variables, script.commands, script.documents)
+    for logical, _, _ in _logical_lines(inner):
+        _take(inner, logical.strip(), outer.line, outer.last, depth)
+
+
+def _inner(words: list[str]) -> str | None:
+    """The script that a command gives to another shell, or None."""
+    for index, word in enumerate(words[:-2]):
+        if word.rpartition("/")[2] in _SHELLS:
+            options = itertools.takewhile(lambda one: one.startswith("-"), words[index + 1 : -1])
+            for at, option in enumerate(options, index + 2):
+                if _AS_SCRIPT.fullmatch(option):
+                    return words[at].replace("\\$", "$")
+    return None
 
 
 def _logical_lines(script: Script) -> Iterator[tuple[str, int, int]]:
@@ -70,16 +96,16 @@ def _logical_lines(script: Script) -> Iterator[tuple[str, int, int]]:
         first = index
         text = _uncommented(lines[index])
         index += 1
-        while index < len(lines) and (text.endswith("\\") or _is_open(text)):
-            text = text.removesuffix("\\") + " " + _uncommented(lines[index])
-            index += 1
+        text, index = _joined(lines, text, index)
         if heredoc := _HEREDOC.search(text):
             begin = index
             while index < len(lines) and lines[index].strip() != heredoc[2]:
                 index += 1
             script.documents.append(("\n".join(lines[begin:index]), begin + 1))
-            index += 1
             text = text[: heredoc.start()]
+            if named := _READ.match(text.strip()):
+                _assign(script, named[1], "\n".join(lines[begin:index]), begin + 1, more=False)
+            index += 1
         yield text, first + 1, index
 
 
@@ -96,18 +122,47 @@ def _uncommented(line: str) -> str:
     return line.rstrip()
 
 
+def _joined(lines: list[str], text: str, index: int) -> tuple[str, int]:
+    """A line with those that it goes on in, and the index behind them; a quote must end."""
+    begun = text, index
+    while index < len(lines):
+        if text.endswith("\\"):
+            text = text.removesuffix("\\") + " " + _uncommented(lines[index])
+        elif _quote(text):
+            text = f"{text}\n{lines[index].rstrip()}"
+        elif _is_open(text):
+            text = f"{text} {_uncommented(lines[index])}"
+        else:
+            return text, index
+        index += 1
+    return begun if _quote(text) else (text, index)
+
+
+def _quote(text: str) -> str:
+    """The quote that is open at the end of a text, or nothing."""
+    quote, escaped = "", False
+    for sign in text:
+        if escaped:
+            escaped = False
+        elif sign == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+    return quote
+
+
 def _is_open(text: str) -> bool:
-    """Whether a quote or the parenthesis of an array is still open."""
+    """Whether the parenthesis of an array is still open."""
     found = _ASSIGNMENT.match(text.strip())
     if found is None:
         return False
     value = text.strip()[found.end() :]
-    if value.startswith("("):
-        return value.count("(") > value.count(")")
-    return value.count('"') % 2 == 1 or value.count("'") % 2 == 1
+    return value.startswith("(") and value.count("(") > value.count(")")
 
 
-def _take(script: Script, text: str, first: int, last: int) -> None:
+def _take(script: Script, text: str, first: int, last: int, depth: int = 0) -> None:
     found = _ASSIGNMENT.match(text)
     array = found is not None and text[found.end() :].startswith("(")
     if found is not None and array:
@@ -126,7 +181,10 @@ def _take(script: Script, text: str, first: int, last: int) -> None:
                 _assign(script, name, value, first, more=more)
         else:
             pairs = [(name, value) for name, value, _ in assigned]
-            script.commands.append(Command(words, pairs, first, last))
+            command = Command(words, pairs, first, last)
+            script.commands.append(command)
+            if depth < _DEEPEST and (inner := _inner(words)) is not None:
+                _read_inner(script, inner, command, depth + 1)
 
 
 def _assign(script: Script, name: str, value: str, line: int, *, more: bool) -> None:

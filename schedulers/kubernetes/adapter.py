@@ -14,7 +14,7 @@ from functools import partial
 from threading import Event
 from typing import Any, TypeVar
 
-from evidence.decisions import AckStatus, Action, Command, DomainKind, Level
+from evidence.decisions import AckStatus, Action, Command, Domain, DomainKind, Level
 from schedulers.adapter import Outcome, SchedulerError, View
 from schedulers.kubernetes import looks
 from schedulers.kubernetes.api import Api, ApiError, MissingError, connect, path
@@ -141,8 +141,13 @@ class KubernetesAdapter:
         context += looks.allocations(pods.values(), hosts, at, self._settings)
         reboots = (self._memory.reboot(host, node, at) for host, node in sorted(nodes.items()))
         context += [one for one in reboots if one is not None]
-        standing += self._memory.absent(nodes, standing)
-        return View(at, tuple(standing), tuple(context))
+        standing += self._memory.absent(nodes, standing, self._nodes.host)
+
+        def epoch(domain: Domain) -> object:
+            node = nodes.get(self._nodes.host(domain.host or ""))
+            return None if node is None else node["metadata"]["uid"]
+
+        return View(at, tuple(standing), tuple(context), epoch)
 
     def _read_ahead(self) -> dict[str, Json]:
         """Every node by its host; none where that fails: each command looks for itself then."""
@@ -247,6 +252,9 @@ class KubernetesAdapter:
         try:
             node = node or self._nodes.of(domain.host)
         except MissingError:
+            # Its label may be gone, and our cordon still there.
+            node = self._nodes.marked(domain)
+        if node is None:
             words.append(f"no node for host {domain.host} any more")
             return Outcome(AckStatus.DONE, "; ".join(words))
         node, change = self._nodes.release(node, command)

@@ -4,7 +4,7 @@ An unplanned reboot and a node that is not ready are no context that explains a 
 what the fault did. Only a reboot of a node that was out of service is told.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -34,12 +34,17 @@ class Memory:
     boots: dict[str, tuple[str, bool, datetime]] = field(default_factory=dict)
     ours: dict[str, list[Standing]] = field(default_factory=dict)
 
-    def absent(self, nodes: Container[str], standing: Iterable[Standing]) -> list[Standing]:
-        """What stood on nodes that are no longer in the cluster: nobody took that back by hand."""
+    def absent(
+        self, nodes: Container[str], standing: Iterable[Standing], name: Callable[[str], str]
+    ) -> list[Standing]:
+        """What stood on nodes that are no longer in the cluster: nobody took that back by hand.
+
+        ``name`` makes a host of a command one of ``nodes``.
+        """
         now: dict[str, list[Standing]] = {}
         for one in standing:
             if one.command is not None and one.domain.host is not None:
-                now.setdefault(one.domain.host, []).append(one)
+                now.setdefault(name(one.domain.host), []).append(one)
         gone = {host: told for host, told in self.ours.items() if host not in nodes}
         kept = {host: told for host, told in gone.items() if host not in now}
         self.ours = now | kept

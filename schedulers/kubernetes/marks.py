@@ -155,6 +155,9 @@ def released(node: Json, domain: Domain, settings: KubernetesConfig) -> Change:
         others = f"; it stays out for {', '.join(sorted(marks))}" if marks else ""
         return Change(None, marks, f"nothing of ours stood for {domain.id}{others}")
     body = _patch(node, kept, settings)
+    if kept and undone(node, settings):
+        del body["spec"]  # what a person took back for all of them is not put on again
+        return Change(body, kept, "mark lifted; all had been taken back by hand")
     if kept:
         return Change(body, kept, f"mark lifted; it stays out for {', '.join(sorted(kept))}")
     body["metadata"]["annotations"][settings.cordon] = None

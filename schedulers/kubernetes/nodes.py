@@ -9,11 +9,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from evidence.decisions import Action, Command
+from evidence.decisions import Action, Command, Domain
 from evidence.identity import digest
 from schedulers.kubernetes.api import Api, ApiError, ConflictError, MissingError, path
 from schedulers.kubernetes.config import KubernetesConfig
-from schedulers.kubernetes.marks import Change, Mark, forced, isolated, released
+from schedulers.kubernetes.marks import (
+    Change,
+    Mark,
+    forced,
+    isolated,
+    marks_of,
+    released,
+    same_part,
+)
 
 __all__ = ["Nodes"]
 
@@ -35,13 +43,26 @@ class Nodes:
         """The node of a host."""
         label = self.settings.node_label
         if not label:
-            return self.api.get(path("nodes", host.lower()))
+            return self.api.get(path("nodes", self.host(host)))
         found = {one["metadata"]["name"]: one for one in self._labelled(f"{label}={host}")}
         if len(found) > 1:
             raise ApiError(f"{len(found)} nodes have the label {label}={host}: {sorted(found)[:3]}")
         if not found:
             raise MissingError(f"no node has the label {label}={host}")
         return next(iter(found.values()))
+
+    def host(self, named: str) -> str:
+        """A host's name as `host_of` tells it: nodes have names in lower case."""
+        return named if self.settings.node_label else named.lower()
+
+    def marked(self, domain: Domain) -> Json | None:
+        """The node that carries a domain's mark, whatever it is called by now."""
+        found = (
+            node
+            for node in self.all()
+            if any(same_part(one.domain, domain) for one in marks_of(node, self.settings).values())
+        )
+        return next(found, None)
 
     def host_of(self, node: Json) -> str | None:
         """The host of a node; None where its label is missing."""

@@ -4,6 +4,7 @@ Slurm has no compare-and-set: a drain that somebody else sets between our look a
 overwritten. What is written is looked at again.
 """
 
+import dataclasses
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -88,13 +89,20 @@ class SlurmAdapter:
     def observe(self) -> View:
         """What Slurm says now; jobs whose patience is over are requeued on the way."""
         try:
+            # First: a controller that starts anew meanwhile is then seen to be another next time.
+            started = self._tools.started()
             nodes = self._nodes.all()
             jobs = self._jobs.running()
             self._end_patience(nodes, jobs)
             self._jobs.hasten()
         except ToolsError as error:
             raise SchedulerError(f"Slurm does not answer: {error}") from error
-        return looks.view(self._clock(), nodes, jobs)
+        view = looks.view(self._clock(), nodes, jobs)
+
+        def epoch(domain: Domain) -> object:
+            return started, any(name in nodes for name in self._named(domain))
+
+        return dataclasses.replace(view, epoch=epoch)
 
     # --- One command --------------------------------------------------------------------------
 
@@ -102,6 +110,11 @@ class SlurmAdapter:
         racks = any(command.domain.kind is DomainKind.RACK for command in commands)
         named = {name for command in commands for name in self._named(command.domain)}
         nodes = self._nodes.all() if racks else self._nodes.some(named)
+        if not racks and any(
+            command.action is Action.RELEASE and not self._names(command, nodes)
+            for command in commands
+        ):
+            nodes = self._nodes.all()  # its node is called otherwise by now, or is gone
         jobs: dict[str, list[Job]] = defaultdict(list)
         if any(one.action is Action.ISOLATE and one.level is not Level.CORDON for one in commands):
             for job in self._jobs.running() if nodes else ():
@@ -123,14 +136,25 @@ class SlurmAdapter:
         return tuple(name for name, node in sorted(nodes.items()) if feature in node.features)
 
     def _names(self, command: Command, nodes: dict[str, Node]) -> tuple[str, ...]:
+        """The nodes that a command is about: what is returned, wherever its mark stands by now."""
         if command.domain.kind is DomainKind.RACK:
-            return self._rack(command.domain, nodes)
-        return tuple(name for name in self._named(command.domain) if name in nodes)
+            names = self._rack(command.domain, nodes)
+        else:
+            names = tuple(name for name in self._named(command.domain) if name in nodes)
+        if command.action is Action.ISOLATE:
+            return names
+        domain_id = marks.safe(command.domain_id)
+        marked = (
+            name
+            for name, node in sorted(nodes.items())
+            if any(one.domain_id == domain_id for one in node.marks)
+        )
+        return tuple(dict.fromkeys((*names, *marked)))
 
     def _begin(self, command: Command, turn: _Turn) -> Outcome:
         names = self._names(command, turn.nodes)
         if not names:
-            return _unknown(command)
+            return _unknown(command, turn)
         act = self._isolate if command.action is Action.ISOLATE else self._release
         words = []
         for name in names:
@@ -217,16 +241,27 @@ class SlurmAdapter:
             for name, node in nodes.items()
             if any(one.until is not None and one.until <= now for one in node.marks)
         }
-        late = [job for job in jobs if over & set(job.nodes) and not self._jobs.is_left(job)]
+        late = [
+            job
+            for job in jobs
+            if over & set(job.nodes) and not (job.ending or self._jobs.is_left(job))
+        ]
         if late:
             _LOG.warning("drained nodes: %s", self._jobs.requeue(late, cancel=False))
 
 
-def _unknown(command: Command) -> Outcome:
-    """Slurm knows no node for the part: nothing to do for a switch, an error for a node."""
+def _unknown(command: Command, turn: _Turn) -> Outcome:
+    """Slurm knows no node for the part: nothing to do for a switch, an error for a node.
+
+    A release has been looked for at all nodes by now.
+    """
     kind = command.domain.kind
     if kind in {DomainKind.SWITCH, DomainKind.LINK, DomainKind.JOB}:
         return Outcome(AckStatus.SKIPPED, f"Slurm knows no {kind}es" if kind is DomainKind.SWITCH
                        else f"Slurm knows no {kind}s without a host", retry=False)  # fmt: skip
     what = command.domain.rack if kind is DomainKind.RACK else command.domain.host
+    if command.action is Action.RELEASE and turn.nodes:
+        return Outcome(
+            AckStatus.DONE, f"Slurm has no node of {kind} {what}, and none is out for it"
+        )
     return Outcome(AckStatus.FAILED, f"Slurm knows no node of {kind} {what}", retry=False)

@@ -10,13 +10,19 @@ from schedulers.slurm.tools import Tools, ToolsError, moment
 __all__ = ["Job", "Jobs"]
 
 #: Fields by which nobody else's free text can be taken for a value; the comment comes last.
-_FIELDS = ("JobID", "UserName", "RestartCnt", "StartTime", "Container", "NodeList", "Comment")
+_FIELDS = (
+    *("JobID", "UserName", "RestartCnt", "StartTime", "Container", "NodeList", "State"),
+    "Comment",
+)
 _RUNNING = "running,suspended,completing"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job that runs; ``attempt`` counts its restarts, ``nodes`` are names."""
+    """One job that runs; ``attempt`` counts its restarts, ``nodes`` are names.
+
+    ``ending``: it has been requeued or cancelled, and its processes have time to end.
+    """
 
     id: str
     user: str
@@ -25,6 +31,7 @@ class Job:
     image: str | None
     nodes: tuple[str, ...]
     comment: str = ""
+    ending: bool = False
 
 
 class Jobs:
@@ -55,7 +62,8 @@ class Jobs:
         words = line.split("|", len(_FIELDS) - 1)
         if len(words) < len(_FIELDS):
             return None
-        ident, user, restarts, began, image, nodes, comment = (word.strip() for word in words)
+        words = [word.strip() for word in words]
+        ident, user, restarts, began, image, nodes, state, comment = words
         return Job(
             id=ident,
             user=user,
@@ -64,6 +72,7 @@ class Jobs:
             image=None if image in {"", "N/A", "(null)"} else image,
             nodes=self._tools.hosts(nodes),
             comment=comment.rstrip("|"),
+            ending=state == "COMPLETING",
         )
 
     def is_left(self, job: Job) -> bool:
@@ -82,7 +91,9 @@ class Jobs:
         """Requeue jobs, or cancel those that cannot be; returns what became of each, in words."""
         words = []
         for job in jobs:
-            if (refused := self._try("scontrol", "requeue", job.id)) is None:
+            if job.ending:  # a second requeue is refused, and to cancel it would lose the first
+                words.append(f"job {job.id} is ending already")
+            elif (refused := self._try("scontrol", "requeue", job.id)) is None:
                 words.append(f"job {job.id} requeued")
                 self._requeued.add(job.id)
             elif cancel:
@@ -112,10 +123,15 @@ class Jobs:
                 self._requeued.discard(ident)
 
     def _try(self, program: str, *arguments: str) -> str | None:
-        """Run it; returns why not, a job that has ended meanwhile included in success."""
+        """Run it; returns why not, a job that has ended meanwhile included in success.
+
+        Raises ToolsError where it may work later: a slow controller has refused nothing.
+        """
         try:
             self._tools.run(program, *arguments)
         except ToolsError as error:
+            if error.retry:
+                raise
             gone = "already" in str(error).lower() or "invalid job id" in str(error).lower()
             return None if gone else str(error)
         return None

@@ -20,9 +20,16 @@ _FEATURES = re.compile(r"^   ActiveFeatures=(\S+)")
 _BOOT = re.compile(r"^   BootTime=(\S+)")
 #    Reason=bad fan [ops@2026-12-01T13:37:08]
 _REASON = re.compile(r"^   Reason=(.*?)(?: \[([^\[\]@]*)@([^\[\]]*)\])?\s*$", re.DOTALL)
-#: Reasons that slurmctld and slurmd write by themselves: nobody's decision, and told again when
-#: they hold (slurmctld's node_mgr.c, ping_nodes.c).
-_SLURMS_OWN = ("Not responding", "Low ", "gres/", "Node unexpectedly rebooted", "reboot ")
+_TOO_LITTLE = (
+    r"(?:Low (?:socket\*core(?:\*thread)? count|CPUs|RealMemory|TmpDisk)"
+    r"|gres/\S+ count (?:reported lower than configured|too low))(?: \([^()]*\))?"
+)
+#: Reasons that slurmctld and slurmd write by themselves, whole: nobody's decision, and told again
+#: when they hold (slurmctld's node_mgr.c, ping_nodes.c). A person's may begin alike.
+_SLURMS_OWN = re.compile(
+    rf"(?:Not responding|Node unexpectedly rebooted|{_TOO_LITTLE}(?:, {_TOO_LITTLE})*"
+    rf"|reboot (?:requested|issued|complete|timed out)|Reboot ASAP){marks.REBOOTED}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Node:
         """Whether a person or another tool took it out, and not Slurm for an error of its own."""
         if not self.out or marks.is_ours(self.reason):
             return False  # a node that is down keeps the reason of a drain that has ended
-        return bool(self.reason) and not self.reason.startswith(_SLURMS_OWN)
+        return bool(self.reason) and not _SLURMS_OWN.fullmatch(self.reason)
 
 
 class Nodes:

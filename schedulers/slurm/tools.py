@@ -1,6 +1,7 @@
 """Runs Slurm's own programs: no shell, one time limit, times in UTC, errors as one sentence."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -62,12 +63,20 @@ class Tools:
             ) from error
         except OSError as error:
             raise ToolsError(f"{path} cannot be run: {error.strerror}", retry=False) from error
+        except ValueError as error:  # a NUL, half a surrogate
+            raise ToolsError(f"{program}: no such name: {error}", retry=False) from error
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace") or done.stdout.decode(errors="replace")
             sentence = " ".join(said.split())[:500] or f"exit code {done.returncode}"
             away = any(words in sentence.lower() for words in _AWAY)
             raise ToolsError(f"{program}: {sentence}", retry=away)
         return done.stdout.decode(errors="replace")
+
+    def started(self) -> str:
+        """When the controller that answers began; what one before it knew, this one may not."""
+        text = self.run("scontrol", "show", "config")
+        found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
+        return found[1] if found else ""
 
     def hosts(self, nodes: str) -> tuple[str, ...]:
         """The names in a node list, ``gpu-[00-03,07]``."""

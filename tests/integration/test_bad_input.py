@@ -201,7 +201,7 @@ def test_what_stands_on_the_topics_may_be_anything_and_the_good_record_behind_it
 ) -> None:
     here = installed(kafka)
     read_by_stages = [name for name in TOPICS if name not in ("isolation.commands",
-                      "isolation.state", "deadletters")]  # fmt: skip
+                      "isolation.state", "growth", "drills", "deadletters")]  # fmt: skip
     producer = KafkaProducer(**kafka.client(), acks="all", max_request_size=1 << 20)
     sent = set()
     for topic in (*read_by_stages, "isolation.commands", "isolation.state"):

@@ -55,6 +55,9 @@ def test_the_example_consumer_keeps_the_contract(
     past = _command("late", act_by="2026-11-03T02:19:09Z")
     back = _command("r1", action="release", generation=2)
     old = _command("old")
+    altered = _command("c1", level="evict")
+    later = _command("later").replace(b"command/1", b"command/2")
+    twice = _command("twice")
     sent = [
         (genuine, ours.headers(topic, genuine)),
         (genuine, ours.headers(topic, genuine)),
@@ -64,6 +67,9 @@ def test_the_example_consumer_keeps_the_contract(
         (b"[]", []),
         (back, ours.headers(topic, back)),
         (old, ours.headers(topic, old)),
+        (altered, ours.headers(topic, altered)),
+        (later, ours.headers(topic, later)),
+        (twice, [*ours.headers(topic, twice), *ours.headers(topic, twice)]),
     ]
     producer = KafkaProducer(**kafka.client())
     for value, headers in sent:
@@ -74,7 +80,7 @@ def test_the_example_consumer_keeps_the_contract(
         [*command, kafka.prefix], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
-        values = _acks(kafka, 6)
+        values = _acks(kafka, 8)
     finally:
         process.kill()
         printed, _ = process.communicate()
@@ -89,6 +95,8 @@ def test_the_example_consumer_keeps_the_contract(
         ("late", AckStatus.EXPIRED),
         ("r1", AckStatus.DONE),
         ("old", AckStatus.REFUSED),
+        ("c1", AckStatus.REFUSED),
+        ("twice", AckStatus.REFUSED),
     ]
     assert printed.decode().splitlines() == [
         "isolate node:hpc-n041 drain",

@@ -313,7 +313,7 @@ def test_nobody_writes_what_is_not_theirs(house: House, part: str, topic: str) -
 
 @pytest.mark.parametrize(
     ("part", "topic"),
-    [("agent", "kernel"), ("scheduler", "context"), ("worker", "isolation.commands")],
+    [("agent", "kernel"), ("scheduler", "context"), ("worker", "deadletters")],
 )
 def test_nobody_reads_what_is_not_theirs(house: House, part: str, topic: str) -> None:
     consumer = KafkaConsumer(

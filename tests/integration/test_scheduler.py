@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import UnknownBrokerIdError
 
 from evidence.decisions import (
     Ack,
@@ -311,3 +312,29 @@ def test_a_kafka_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     config = SchedulerConfig(kafka=nowhere, state_dir=tmp_path, start_within_s=0.5)
     with pytest.raises(SchedulerError, match=f"No Kafka answers at {nowhere.bootstrap}"):
         run(config, ExecAdapter(["/bin/true"]), threading.Event())
+
+
+def test_a_command_that_an_error_of_the_reader_swallowed_is_read_again(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python 3.0.12 can fail in a poll whose messages its position is behind already."""
+    polled = KafkaConsumer.poll
+    swallowed: list[Any] = []
+
+    def poll(self: KafkaConsumer, *rest: Any, **named: Any) -> Any:
+        found = polled(self, *rest, **named)
+        if not swallowed and any(place.topic.endswith("commands") for place in found):
+            swallowed.append(found)
+            raise UnknownBrokerIdError(3)
+        return found
+
+    monkeypatch.setattr(KafkaConsumer, "poll", poll)
+    with (
+        _scheduler(kafka, tmp_path / "state", _noting(tmp_path)),
+        _reading(kafka, "isolation.acks") as take,
+    ):
+        _send(kafka, _command("c1"))
+        (ack,) = _acks(take(1))
+    assert swallowed
+    assert (ack.command, ack.status) == ("c1", AckStatus.DONE)
+    assert _runs(tmp_path) == ["c1"]

@@ -76,7 +76,8 @@ class FileScheduler:
             )
             for path in sorted(self.folder.glob("*.planned"))
         ]
-        return View(datetime.now(UTC), tuple(standing), tuple(context))
+        began = (self.folder / "epoch").exists()
+        return View(datetime.now(UTC), tuple(standing), tuple(context), lambda _domain: began)
 
 
 class Site:
@@ -96,13 +97,15 @@ class Site:
         )
         self.said: list[Any] = []
 
-    def isolate(self, *hosts: str) -> None:
-        for host in hosts:
+    def isolate(self, *hosts: str, cards: tuple[str, ...] = ("",)) -> None:
+        for host, pci in ((host, pci) for host in hosts for pci in cards):
             domain = Domain(kind=DomainKind.NODE, host=host)
+            if pci:
+                domain = Domain(kind=DomainKind.GPU, host=host, pci=pci)
             self._send(
                 "isolation.commands",
                 Command(
-                    id=f"c-{host}", action=Action.ISOLATE, domain=domain, domain_id=domain.id,
+                    id=f"c-{host}{pci}", action=Action.ISOLATE, domain=domain, domain_id=domain.id,
                     level=Level.DRAIN, cause=Cause.NODE, reason="", incident="i", generation=1,
                     issued_at=SINCE, act_by=datetime.now(UTC) + timedelta(minutes=5),
                 ),
@@ -241,6 +244,43 @@ def test_a_scheduler_that_lost_its_state_released_nothing_by_hand(site: Site) ->
         site.look()
     assert site.requests == []
     assert {kind for kind, _ in site.differences} == {"missing"}
+
+
+def test_what_a_scheduler_forgot_that_started_anew_was_not_released_by_hand(site: Site) -> None:
+    with site.consumer():
+        site.isolate("n1", "n2")
+        (site.files.folder / "epoch").touch()
+        site.files.path("n1").unlink()
+        site.until(lambda: site.differences == [("missing", "node:n1")])
+        site.look()
+        assert site.requests == []
+        site.files.path("n2").unlink()
+        site.until(lambda: site.requests == [("release", "node:n2", "files: by hand")])
+
+
+def test_a_part_whose_node_somebody_else_keeps_out_is_not_missing(site: Site) -> None:
+    with site.consumer():
+        site.isolate("n1")
+        site.files.path("n1").write_text(json.dumps({"by": "kim", "reason": "RMA"}))
+        site.until(lambda: site.differences == [("foreign", "node:n1")])
+        site.look()
+        assert site.requests == [("out", "node:n1", "kim")]
+        site.files.path("n1").unlink()
+        site.until(lambda: len(site.requests) == 3)
+    assert sorted(site.requests[1:]) == [
+        ("back", "node:n1", "kim"),
+        ("release", "node:n1", "files: by hand"),
+    ]
+
+
+def test_a_node_that_was_out_for_many_cards_is_one_that_a_person_returned(site: Site) -> None:
+    cards = ("0000:1a:00", "0000:3d:00", "0000:9b:00")
+    with site.consumer():
+        site.isolate("n1", cards=cards)
+        site.files.path("n1").unlink()
+        by = "files: by hand"
+        wanted = [("release", f"gpu:n1/{pci}", by) for pci in cards]
+        site.until(lambda: sorted(site.requests) == wanted)
 
 
 def test_a_mark_of_ours_on_a_part_that_should_be_back_is_reported(site: Site) -> None:

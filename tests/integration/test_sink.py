@@ -105,9 +105,11 @@ class Sinks:
         } | settings
         arguments = [f"{name}={value}" for name, value in settings.items()]
         place = [self.kafka.bootstrap, self.kafka.prefix, str(self.root)]
-        process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), *place, *arguments], stderr=subprocess.DEVNULL
-        )
+        self.log = self.root.with_name("sink.log")
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), *place, *arguments], stderr=log
+            )
         self.running.append(process)
         return process
 
@@ -243,6 +245,7 @@ def test_a_stopped_sink_stores_what_it_had_buffered(kafka: Kafka, sinks: Any) ->
     mine = sinks(kafka)
     _send(kafka, "kernel", [_kernel(number) for number in range(50)])
     process = mine.start(flush_s=3600.0, bulk_flush_s=3600.0)
+    _wait(lambda: b"storing" in mine.log.read_bytes())
     time.sleep(3)  # long enough to have read them; it stores none of them by itself
     assert _ids(mine.root, "kernel") == Counter()
     process.terminate()

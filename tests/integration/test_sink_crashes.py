@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow.parquet as pq
 import pytest
@@ -43,14 +43,36 @@ def _producer(kafka: Kafka) -> KafkaProducer:
     return KafkaProducer(**kafka.client(), linger_ms=5, acks="all")
 
 
-def _send(kafka: Kafka, numbers: range, *, every: int = 0) -> None:
-    """Send records k0, k1 ...; with ``every`` a tenth of a second passes after so many."""
-    producer = _producer(kafka)
-    for number in numbers:
-        producer.send(kafka.topic("kernel"), _kernel(number), key=b"host-%d" % (number % 7))
-        if every and number % every == 0:
-            time.sleep(0.1)
-    producer.close()
+class Feed:
+    """Sends records k0, k1 ..., some hundred a second, until it is stopped or its block ends."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.sent = 0
+        self._topic = kafka.topic("kernel")
+        self._producer = _producer(kafka)
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> int:
+        """How many it sent."""
+        self._enough.set()
+        self._thread.join()
+        return self.sent
+
+    def _send(self) -> None:
+        while not self._enough.wait(0.1):
+            for number in range(self.sent, self.sent + 40):
+                key = b"host-%d" % (number % 7)
+                self._producer.send(self._topic, _kernel(number), key=key)
+            self.sent += 40
+        self._producer.close()
 
 
 def _each(count: int) -> Counter[str]:
@@ -132,16 +154,15 @@ def test_a_sink_killed_at_each_step_of_publishing_stores_every_record_once(
     kafka: Kafka, sinks: Any, tmp_path: Path
 ) -> None:
     mine = sinks(kafka, tmp_path / "warehouse")
-    feeding = threading.Thread(target=_send, args=(kafka, range(3000)), kwargs={"every": 40})
-    feeding.start()
-    for step in STEPS:
-        assert mine.start(flush_records=100, die_at=step).wait(timeout=60) < 0, step
-        assert set(_ids(mine.root).values()) <= {1}
-    feeding.join()
+    with Feed(kafka) as feed:
+        for step in STEPS:
+            assert mine.start(flush_records=100, die_at=step).wait(timeout=60) < 0, step
+            assert set(_ids(mine.root).values()) <= {1}
+        sent = feed.stop()
     mine.start()
-    _wait(lambda: sum(_ids(mine.root).values()) >= 3000)
+    _wait(lambda: sum(_ids(mine.root).values()) >= sent)
     mine.stop()
-    assert _ids(mine.root) == _each(3000)
+    assert _ids(mine.root) == _each(sent)
     assert list((mine.root / "_tmp").iterdir()) == []
 
 
@@ -151,15 +172,15 @@ def test_two_sinks_of_the_same_partitions_killed_on_an_object_store_lose_and_dou
 ) -> None:
     mine = sinks(kafka, bucket)
     mine.start(flush_records=170, flush_s=0.4)
-    feeding = threading.Thread(target=_send, args=(kafka, range(2000)), kwargs={"every": 40})
-    feeding.start()
-    for step in ("file-synced", "file-published"):
-        assert mine.start(flush_records=230, flush_s=0.4, die_at=step).wait(timeout=60) < 0, step
-        assert set(_ids(bucket).values()) <= {1}
-    feeding.join()
-    _wait(lambda: sum(_ids(bucket).values()) >= 2000)
+    with Feed(kafka) as feed:
+        for step in ("file-synced", "file-published"):
+            dying = mine.start(flush_records=230, flush_s=0.4, die_at=step)
+            assert dying.wait(timeout=60) < 0, step
+            assert set(_ids(bucket).values()) <= {1}
+        sent = feed.stop()
+    _wait(lambda: sum(_ids(bucket).values()) >= sent)
     mine.stop()
-    assert _ids(bucket) == _each(2000)
+    assert _ids(bucket) == _each(sent)
 
 
 def _run(kafka: Kafka, root: Path, done: Callable[[], bool]) -> None:

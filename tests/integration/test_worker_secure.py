@@ -24,7 +24,7 @@ def _sibling(name: str) -> ModuleType:
 
 _ship = _sibling("test_ship_secure")
 crew_module = _sibling("worker_crew")
-pytestmark = [*_ship.pytestmark, pytest.mark.timeout(120)]
+pytestmark = [*_ship.pytestmark, pytest.mark.timeout(240)]
 secure = _ship.secure
 
 
@@ -45,7 +45,7 @@ def test_a_worker_turns_records_into_commands_over_sasl_ssl_and_resumes(crew: An
     crew.start("a")
     crew.send()
 
-    crew.check()
+    crew.check(within_s=120)
 
 
 def test_a_worker_with_a_wrong_password_ends_with_one_sentence(secure: Kafka, crew: Any) -> None:

@@ -49,6 +49,7 @@ class Crew:
         self.folder = folder
         self.settings = settings
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._before: dict[str, int] = {}
         self.sent: dict[str, int] = defaultdict(int)
         self.verdicts: list[Verdict] = []
         self.commands: list[Command] = []
@@ -63,6 +64,7 @@ class Crew:
     def start(self, name: str, *more: str) -> None:
         """Start a worker, or start it again on its folder."""
         with (self.folder / f"{name}.log").open("ab") as output:
+            self._before[name] = output.tell()
             self.processes[name] = subprocess.Popen(
                 [*self.command(name), *more],
                 cwd=ROOT,
@@ -85,12 +87,16 @@ class Crew:
         self.processes[name].wait(10)
 
     def leave(self, name: str) -> None:
-        """SIGTERM: the worker settles what it has and goes."""
+        """SIGTERM to a worker that takes part: it settles what it has and goes."""
+        self.until(lambda: b"worker ready" in self._since_start(name))
         self.signal(name, signal.SIGTERM)
         assert self.processes[name].wait(20) == 0, self.log(name)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _since_start(self, name: str) -> bytes:
+        return (self.folder / f"{name}.log").read_bytes()[self._before[name] :]
 
     def logs(self) -> str:
         return "\n".join(f"--- {name}\n{self.log(name)[-3000:]}" for name in self.processes)

@@ -255,9 +255,77 @@ def test_deepspeed_without_elasticity_is_an_error(tmp_path: Path) -> None:
 
 
 def test_ranks_started_by_srun_alone_need_requeueing(tmp_path: Path) -> None:
-    findings = found(tmp_path, "#SBATCH -N 4\nsrun --label python train.py --save-every 10\n")
+    text = "#SBATCH -N 4\nsrun --label python train.py --save-every 10\n"
+    findings = found(tmp_path, text)
     assert of(findings, "elastic-range")[0].severity is Severity.WARNING
-    assert of(findings, "slurm-node-failure")[0].severity is Severity.ERROR
+    # Slurm's own default, JobRequeue=1, requeues it: only a refusal is surely wrong.
+    assert of(findings, "slurm-node-failure")[0].severity is Severity.WARNING
+    (never,) = of(found(tmp_path, "#SBATCH --no-requeue\n" + text), "slurm-node-failure")
+    assert (never.severity, never.line) == (Severity.ERROR, 1)
+
+
+def test_several_options_may_stand_on_one_line(tmp_path: Path) -> None:
+    launch = read([script(tmp_path, "#SBATCH -N 8 --no-kill --requeue # all\n#SBATCH -J=a -t 4\n")])
+    assert set(launch.slurm) == {"nodes", "no-kill", "requeue", "job-name", "time"}
+
+
+#: Ways to give a launch to another shell.
+INNER = {
+    "on one line": 'srun bash -c "torchrun --nnodes=16 x.py --save /tmp/c"\n',
+    "over lines": (
+        "srun --label bash -lc '\ncd /opt\ntorchrun \\\n  --nnodes=16 x.py --save /tmp/c\n'\n"
+    ),
+    "by a variable": (
+        'C="cd /opt && torchrun --nnodes=16 x.py \\\n --save /tmp/c"\nsrun sh -c "${C}"\n'
+    ),
+    "by a document": (
+        "read -r -d '' C <<EOF\ntorchrun --nnodes=16 \\\n x.py --save /tmp/c\nEOF\n"
+        'srun bash -c "$C"\n'
+    ),
+    "nested": """ssh n1 bash -c "exec sh -c 'torchrun --nnodes=16 x.py --save /tmp/c'"\n""",
+}
+
+
+@pytest.mark.parametrize("text", INNER.values(), ids=INNER)
+def test_what_is_given_to_another_shell_is_read(tmp_path: Path, text: str) -> None:
+    findings = found(tmp_path, text)
+    assert of(findings, "elastic-range")[0].what.startswith("--nnodes=16 is fixed")
+    assert of(findings, "shared-storage")
+
+
+def test_a_quote_that_never_ends_hides_nothing(tmp_path: Path) -> None:
+    text = "echo it's late\ntorchrun --nnodes=16 x.py\necho \"it's early\"\n"
+    assert of(found(tmp_path, text), "elastic-range")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "env NCCL_DEBUG=WARN",
+        "docker run --rm -e NCCL_DEBUG=WARN --env=A=b image",
+        "srun --export=ALL,NCCL_DEBUG=WARN",
+    ],
+)
+def test_a_variable_given_by_another_program_is_seen(tmp_path: Path, before: str) -> None:
+    launch = read([script(tmp_path, f"{before} torchrun --nnodes=2:4 x.py NOT=this\n")])
+    assert launch.env["NCCL_DEBUG"].value == "WARN"
+    assert "NOT" not in launch.env
+
+
+def test_a_number_of_nodes_that_only_the_caller_knows_is_not_judged(tmp_path: Path) -> None:
+    assert not of(found(tmp_path, "torchrun --nnodes=$NNODES x.py\n"), "elastic-range")
+    assert of(found(tmp_path, "torchrun --nnodes=$SLURM_NNODES x.py\n"), "elastic-range")
+
+
+def test_overrides_of_hydra_are_flags(tmp_path: Path) -> None:
+    text = (
+        "srun python pretrain.py ++exp_manager.resume_if_exists=True trainer.num_nodes=8 "
+        "exp_manager.explicit_log_dir=/tmp/x "
+        "exp_manager.checkpoint_callback_params.every_n_train_steps=900\n"
+    )
+    checks = {one.check for one in found(tmp_path, text)}
+    assert {"checkpoint-interval", "shared-storage"} <= checks
+    assert "resume" not in checks
 
 
 @pytest.mark.parametrize(

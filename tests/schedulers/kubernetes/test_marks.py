@@ -123,6 +123,16 @@ def test_after_a_release_by_hand_a_new_command_does_not_bring_the_old_one_back()
     assert set(marks_of(now, SETTINGS)) == {CARDS[1].id}
 
 
+def test_a_release_of_one_part_puts_nothing_on_again_that_a_person_took_off_for_all() -> None:
+    now = merged(node([], cordoned=False), isolated(node([], cordoned=False), *_one()).body)
+    now = merged(now, isolated(now, isolate(CARDS[1]), NOW, SETTINGS).body)
+    now["spec"] = {}
+    after = merged(now, released(now, CARDS[0], SETTINGS).body)
+    assert after["spec"] == {}
+    assert set(marks_of(after, SETTINGS)) == {CARDS[1].id}
+    assert undone(after, SETTINGS)
+
+
 def test_a_part_is_known_by_uuid_or_place_but_not_by_the_place_of_another_card() -> None:
     card = CARDS[0]
     unnamed = Domain(kind=DomainKind.GPU, host="hpc-n7", pci=card.pci)

@@ -255,6 +255,19 @@ def test_a_host_is_found_by_its_label_where_nodes_are_called_otherwise(
     assert "no node has the label example.com/host=rack9-slot9" in outcome.detail
 
 
+def test_a_node_whose_label_was_taken_off_is_released_all_the_same(
+    cluster: Any, adapter: Adapters, command: Commands
+) -> None:
+    node = cluster.node(**{"example.com/host": "rack4-slot8"})
+    one = adapter(node_label="example.com/host")
+    one.apply(command(**at("rack4-slot8")))
+    cluster.patch(node, {"metadata": {"labels": {"example.com/host": None}}})
+    outcome = one.apply(command(id="c2", action=Action.RELEASE, **at("rack4-slot8")))
+    assert outcome.status is AckStatus.DONE
+    assert not cluster.cordoned(node)
+    assert cluster.taints(node) == []
+
+
 def test_a_release_of_a_node_that_left_the_cluster_is_done(
     adapter: Adapters, command: Commands
 ) -> None:

@@ -142,3 +142,34 @@ def test_a_node_that_left_the_cluster_was_not_taken_back_by_hand(
     cluster.call("DELETE", f"/api/v1/nodes/{host}")
     for _ in range(2):
         assert [told.command for told in standing(one.observe(), host)] == ["c1"]
+
+
+def test_a_node_that_was_made_anew_was_not_taken_back_by_hand(
+    cluster: Any, adapter: Adapters, command: Commands
+) -> None:
+    host = cluster.node()
+    one = adapter()
+    one.apply(command(**at(host)))
+    domain = Domain(kind=DomainKind.NODE, host=host)
+    before = one.observe().epoch(domain)
+    assert one.observe().epoch(domain) == before
+    cluster.call("DELETE", f"/api/v1/nodes/{host}")
+    one.observe()
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}
+    cluster.call("POST", "/api/v1/nodes", node)
+    after = one.observe()
+    assert standing(after, host) == []
+    assert after.epoch(domain) not in (before, None)
+
+
+def test_a_host_in_capitals_is_its_node_when_that_is_uncordoned_by_hand(
+    cluster: Any, adapter: Adapters, command: Commands
+) -> None:
+    host = cluster.node()
+    one = adapter()
+    one.apply(command(**at(host.upper())))
+    assert [told.command for told in standing(one.observe(), host.upper())] == ["c1"]
+    cluster.patch(host, {"spec": {"unschedulable": None}})
+    view = one.observe()
+    assert standing(view, host.upper()) == []
+    assert view.epoch(Domain(kind=DomainKind.NODE, host=host.upper())) is not None

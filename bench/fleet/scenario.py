@@ -246,9 +246,10 @@ def load(path: Path) -> Scenario:
     try:
         plain = tomllib.loads(path.read_text(encoding="utf-8"))
         scenario = msgspec.convert(plain | {"name": path.stem}, Scenario)
-        for variant in scenario.variant:
-            scenario.told(variant)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        told = (scenario.told(variant) for variant in scenario.variant)
+        for truth in (scenario.truth, *told):
+            Cause.known(truth.cause)  # a record may name a cause of tomorrow, a truth may not
+    except (OSError, ValueError, msgspec.ValidationError) as error:
         raise ScenarioError(f"{path.name}: {error}") from error
     return scenario
 

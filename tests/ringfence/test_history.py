@@ -74,7 +74,7 @@ REFUSED = {
     ("select 1", "--json", "--format", "csv"): "two forms",
     ("select 1", "--since", "2026-03-02", "--until", "2026-03-01"): "--since is after --until",
     ("select 1", "--at", "yesterday"): "no time like",
-    ("select 1", "--output", "nowhere/out.csv"): "No such file or directory",
+    ("select 1", "--output", "nowhere/out.csv"): "there is no folder nowhere",
 }
 
 

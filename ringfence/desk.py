@@ -14,6 +14,7 @@ from evidence.records import ContextKind, ContextRecord
 from evidence.topics import CLUSTER_KEY
 from evidence.transport import Kafka
 from evidence.wire import encode
+from vitals.clients import made
 
 __all__ = ["CLUSTER", "DeskError", "context_record", "domain", "request", "send", "standing"]
 
@@ -140,7 +141,8 @@ def send(kafka: Kafka, topic: str, key: str | None, record: Struct) -> None:
     within_s = min(_SEND_WITHIN_S, kafka.start_within_s)
     name = kafka.topic(topic)
     try:
-        producer = KafkaProducer(
+        producer = made(
+            KafkaProducer,
             **kafka.client(),
             acks="all",
             bootstrap_timeout_ms=int(within_s * 1000),

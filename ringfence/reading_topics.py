@@ -12,6 +12,7 @@ from evidence.records import Tick
 from evidence.topics import TOPICS
 from evidence.transport import Kafka, TransportError
 from evidence.wire import DecodeError, decode
+from vitals.clients import made
 
 __all__ = ["ReadError", "read_topics"]
 
@@ -32,7 +33,8 @@ def read_topics(kafka: Kafka, names: Iterable[str], *, within_s: float = 15.0) -
     """
     start_s = min(within_s, kafka.start_within_s)
     try:
-        consumer = KafkaConsumer(
+        consumer = made(
+            KafkaConsumer,
             **kafka.client(),
             group_id=None,
             auto_offset_reset="earliest",

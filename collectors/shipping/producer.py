@@ -12,6 +12,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, SaslAuthenticationFailedError
 
 from evidence.transport import Kafka
+from vitals.clients import made
 
 __all__ = ["NotConnectedError", "connect", "let_go"]
 
@@ -46,7 +47,8 @@ def connect(kafka: Kafka, client_id: str, linger_ms: int) -> KafkaProducer:
     _MANAGER_LOG.addFilter(reasons)
     try:
         _knock(kafka)
-        return KafkaProducer(
+        return made(
+            KafkaProducer,
             **kafka.client(),
             client_id=client_id,
             acks="all",

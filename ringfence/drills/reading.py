@@ -12,6 +12,7 @@ from evidence.topics import CLUSTER_KEY, TOPICS
 from evidence.transport import Kafka
 from evidence.wire import DecodeError, decode, encode
 from ringfence.drills.plan import DrillError
+from vitals.clients import made
 
 __all__ = ["Reader"]
 
@@ -33,11 +34,11 @@ class Reader:
         self._topics = topics
         within_ms = int(min(_SEND_WITHIN_S, kafka.start_within_s) * 1000)
         try:
-            self._consumer = KafkaConsumer(
+            self._consumer = made(KafkaConsumer,
                 **kafka.client(), group_id=None, enable_auto_commit=False,
                 reconnect_backoff_max_ms=500, bootstrap_timeout_ms=within_ms,
             )  # fmt: skip
-            self._producer = KafkaProducer(
+            self._producer = made(KafkaProducer,
                 **kafka.client(), acks="all", max_block_ms=within_ms,
                 reconnect_backoff_max_ms=500, bootstrap_timeout_ms=within_ms,
             )  # fmt: skip

@@ -8,6 +8,7 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from evidence.records import GrowthRecord
 from evidence.transport import Kafka
 from evidence.wire import encode
+from vitals.clients import made
 from warehouse.errors import WarehouseError
 from warehouse.growth.report import growing
 
@@ -26,8 +27,12 @@ def publish(kafka: Kafka, records: Sequence[GrowthRecord]) -> int:
     suspicions = growing(placed)
     within_ms = int(min(_WITHIN_S, kafka.start_within_s) * 1000)
     try:
-        producer = KafkaProducer(
-            **kafka.client(), acks="all", bootstrap_timeout_ms=within_ms, max_block_ms=within_ms
+        producer = made(
+            KafkaProducer,
+            **kafka.client(),
+            acks="all",
+            bootstrap_timeout_ms=within_ms,
+            max_block_ms=within_ms,
         )
     except KafkaTimeoutError as error:
         raise WarehouseError(f"no Kafka answers at {kafka.bootstrap}") from error

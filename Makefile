@@ -14,8 +14,6 @@ BIN := .venv/bin
 READY := .venv/.ready
 CACHE := $(or $(RINGFENCE_CACHE),$(HOME)/.cache/ringfence)
 PYTEST_FLAGS ?=
-# Most tests wait for brokers and clocks; what shares a process is in tests/conftest.py.
-PROCESSES ?= 4
 # Processes that the tests run in: most of them wait for brokers. One after the other: -n0.
 PYTEST_PROCESSES ?= 4
 BENCH_FLAGS ?=

@@ -198,7 +198,7 @@ class _Turn(Returning):
     def _is_overtaken(self, verdict: Verdict) -> bool:
         """Whether a verdict was made of a backlog: its next revision may be right behind it."""
         late = self.now - verdict.decided_at
-        return late > timedelta(seconds=self.policy.act_by_s)
+        return late > timedelta(seconds=self.policy.fresh_s)
 
     @property
     def _wait(self) -> timedelta:

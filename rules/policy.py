@@ -167,6 +167,7 @@ class Policy:
     cool_down_s: float
     act_by_s: float
     settle_s: float
+    fresh_s: float
     stands_for_s: float
     resend_s: float
     resend_limit_s: float
@@ -288,6 +289,7 @@ _KEYS: Mapping[str, Reader] = {
     "isolation.cool_down_s": _number,
     "isolation.act_by_s": _positive,
     "isolation.settle_s": _number,
+    "isolation.fresh_s": _positive,
     "isolation.stands_for_s": _positive,
     "isolation.resend_s": _positive,
     "isolation.resend_limit_s": _positive,

@@ -54,10 +54,12 @@ class _Thread(AIOKafkaConsumerThread):
     ) -> Any:  # noqa: ANN401
         del max_records
         wait_s = min(timeout or 0.0, _LONGEST_POLL_S)
+        parent = cast("SafeConsumer", self.consumer)
+        if parent.app.rebalancing:
+            parent.turns.begin()
         if not active_partitions:
             await asyncio.sleep(wait_s)
             return {}
-        parent = cast("SafeConsumer", self.consumer)
         consumer._fetcher._prefetch_backoff = _BACKOFF_S  # noqa: SLF001 (aiokafka fixes 0.1 s)
 
         async def fetch(lanes: Collection[Lane], most: int | None, within_s: float) -> Any:  # noqa: ANN401
@@ -67,12 +69,31 @@ class _Thread(AIOKafkaConsumerThread):
             )
 
         waiting = parent.waiting()
-        found = await parent.turns.take(lambda lane, most: fetch((lane,), most, 0.0), waiting)
+        level = not parent.app.rebalancing and parent.turns.level(
+            lambda: _is_read(consumer, active_partitions, parent)
+        )
+        found = await parent.turns.take(
+            lambda lane, most: fetch((lane,), most, 0.0), waiting, level=level
+        )
         if found:
             return found
-        if parent.turns.room(waiting):
+        if level and parent.turns.room(waiting):
             return await fetch(tuple(Lane), _AFTER_A_WAIT, wait_s)
         return await fetch((Lane.OWN, Lane.EVIDENCE), _AFTER_A_WAIT, _BUSY_POLL_S)
+
+
+def _is_read(consumer: Any, active: Collection[Any], parent: "SafeConsumer") -> bool:  # noqa: ANN401
+    """Whether every input of evidence was fetched from and is read to its end."""
+    evidence = [tp for tp in list(active) if parent.is_evidence(tp)]
+    assigned = consumer._subscription.subscription  # noqa: SLF001 (aiokafka has no other way that does not wait)
+    if not evidence or assigned is None or assigned.assignment is None:
+        return False
+    for tp in evidence:
+        end = consumer.highwater(tp)
+        state = assigned.assignment.state_value(tp)
+        if end is None or state is None or not state.has_valid_position or state.position < end:
+            return False
+    return True
 
 
 class _Only:
@@ -111,6 +132,7 @@ class SafeConsumer(Consumer):
     def __init__(self, *arguments: Any, fetch_wait_ms: int, turns: Turns, **named: Any) -> None:  # noqa: ANN401
         self.fetch_wait_ms = fetch_wait_ms
         self.turns = turns
+        turns.begin()
         super().__init__(*arguments, **named)
 
     def _new_consumer_thread(self) -> _Thread:
@@ -119,6 +141,10 @@ class SafeConsumer(Consumer):
     def may_fetch(self, tp: Any) -> bool:  # noqa: ANN401 (aiokafka's topic and partition)
         """Whether a record of this partition can reach its stage or table now."""
         return not self.app.rebalancing or self._is_changelog_tp(tp)
+
+    def is_evidence(self, tp: Any) -> bool:  # noqa: ANN401 (aiokafka's topic and partition)
+        """Whether a partition is an input that goes before telemetry."""
+        return self.turns.lane(tp.topic) is not Lane.TELEMETRY and not self._is_changelog_tp(tp)
 
     def waiting(self) -> int:
         """How many messages the stages have not stepped yet."""

@@ -18,6 +18,8 @@ _TELEMETRY = ("gpu",)
 #: Most records of a lane in one turn. A turn is stepped before the next one is, so that the last
 #: lane's is what an Xid waits for in a backlog of frames: 96 of 40 snapshots are 20 to 40 ms.
 _MOST = {0: None, 1: 512, 2: 96}
+#: A worker that begins reads the evidence that is there before any telemetry, for so long at most.
+_FIRST_S = 10.0
 #: A flood of evidence holds telemetry up, but never for longer: time stands still without it.
 _LONGEST_S = 1.0
 
@@ -46,6 +48,25 @@ class Turns:
         self._lanes |= {full_name(name): Lane.TELEMETRY for name in _TELEMETRY}
         self._clock = clock
         self._held_since: float | None = None
+        self._began_at: float | None = None
+        self._is_level = True
+
+    def begin(self) -> None:
+        """Start anew: partitions were assigned, and what explains a frame may not be read yet."""
+        self._is_level, self._began_at = False, None
+
+    def level(self, is_read: Callable[[], bool]) -> bool:
+        """Whether telemetry may be taken at all: the evidence that was there has been read once.
+
+        ``is_read`` tells whether every partition of evidence is read to its end; it is asked no
+        more once it was so, or was not so for too long.
+        """
+        if not self._is_level:
+            now = self._clock()
+            if self._began_at is None:
+                self._began_at = now
+            self._is_level = is_read() or now - self._began_at >= _FIRST_S
+        return self._is_level
 
     def lane(self, topic: str) -> Lane:
         """The lane of a topic (full name); the changelogs of tables go with evidence."""
@@ -56,17 +77,19 @@ class Turns:
         most = _MOST[Lane.TELEMETRY]
         return most is None or waiting <= most
 
-    async def take(self, fetch: _Fetch, waiting: int) -> dict[Any, list[Any]]:
+    async def take(
+        self, fetch: _Fetch, waiting: int, *, level: bool = True
+    ) -> dict[Any, list[Any]]:
         """One turn: what is there of each lane, telemetry only where evidence leaves room.
 
-        ``fetch`` gives what was read of a lane already, at most so many records of it, and does
-        not wait.
+        ``level`` False leaves telemetry out. ``fetch`` gives what was read of a lane already, at
+        most so many records of it, and does not wait.
         """
         found = dict(await fetch(Lane.OWN, _MOST[Lane.OWN]))
         most = _MOST[Lane.EVIDENCE]
         evidence = await fetch(Lane.EVIDENCE, most)
         found |= evidence
-        if not self.room(waiting):
+        if not level or not self.room(waiting):
             return found
         if most is not None and sum(map(len, evidence.values())) >= most and not self._overdue():
             return found

@@ -32,6 +32,7 @@ def failing(number: int, second: float = 0.0, **fields: object) -> Verdict:
     line = f"NVRM: Xid (PCI:0000:4f:00): 119, pid=3127, name=python3, Timeout on GPU {number}"
     told: dict[str, object] = {
         "at": T0 + timedelta(seconds=second),
+        "decided_at": T0 + timedelta(seconds=second),
         "cause": Cause.GPU_FIRMWARE,
         "host": host,
         "rack": f"r{number // 4}",

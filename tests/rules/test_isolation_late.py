@@ -29,9 +29,21 @@ def test_one_that_nothing_follows_is_acted_upon_after_the_wait() -> None:
     assert len(stage.commands(*tick(5 * HOUR + 10))) == 1
 
 
-@pytest.mark.parametrize("late", [0.5, 60.0, 1_790.0])
-def test_one_whose_command_is_in_time_is_acted_upon_at_once(late: float) -> None:
+@pytest.mark.parametrize("late", [0.0, 0.5, 1.9])
+def test_one_that_is_fresh_is_acted_upon_at_once(late: float) -> None:
     assert len(Stage(roomy()).commands(decided(1), 1 + late)) == 1
+
+
+def test_a_card_that_a_plan_explains_a_moment_later_is_never_out() -> None:
+    """A worker that starts behind its agents reads frames before the reset that was announced."""
+    stage = Stage(roomy())
+    assert stage.commands(decided(1), 7.4) == []
+    explained = verdict(
+        at=T0 + timedelta(seconds=1), decided_at=T0 + timedelta(seconds=1), revision=2,
+        status=Status.SUSPECTED, hard=False, explained_by="reset",
+    )  # fmt: skip
+    assert stage.commands(explained, 7.4) == []
+    assert stage.commands(*tick(60)) == []
 
 
 def test_a_stale_verdict_commands_nothing_and_withdraws_nothing_that_is_out() -> None:

@@ -67,3 +67,25 @@ def test_when_the_flood_is_over_telemetry_is_taken_at_once() -> None:
 
     assert take(Read(evidence=600, telemetry=5), one) == {"evidence": 512}
     assert take(Read(evidence=88, telemetry=5), one) == {"evidence": 88, "telemetry": 5}
+
+
+def test_telemetry_waits_at_the_start_until_the_evidence_that_was_there_is_read() -> None:
+    now = [0.0]
+    turns = Turns(lambda name: name, clock=lambda: now[0])
+    assert turns.level(lambda: False), "nothing was assigned anew"
+    turns.begin()
+    assert not turns.level(lambda: False)
+    now[0] = 3.0
+    assert turns.level(lambda: True)
+    assert turns.level(lambda: False), "asked once for each assignment"
+
+
+def test_telemetry_waits_at_the_start_for_ten_seconds_at_most() -> None:
+    now = [100.0]
+    turns = Turns(lambda name: name, clock=lambda: now[0])
+    turns.begin()
+    assert not turns.level(lambda: False)
+    now[0] = 109.9
+    assert not turns.level(lambda: False)
+    now[0] = 110.0
+    assert turns.level(lambda: False)

@@ -122,6 +122,8 @@ WRONG = [
     ("scheduler torchrun", "Missing argument 'COMMAND...'"),
     ("ecc-growth", "there is no warehouse at"),
     ("import {folder}/none", "none"),
+    ("drill no-such-drill", "no-such-drill"),
+    ("drills", "there is no warehouse at"),
     ("deadletters list --bootstrap kafka", "'kafka' is not HOST:PORT"),
     ("deadletters show --bootstrap kafka 4f", "'kafka' is not HOST:PORT"),
     ("deadletters resend --bootstrap kafka", "kafka|filter|ids"),

@@ -30,6 +30,7 @@ import sink
 import soak
 import steps
 import storage
+import storm
 import stream
 import triage
 from figure import Figure
@@ -56,6 +57,7 @@ FIGURES: Mapping[str, Callable[[Rig], Iterator[Figure]]] = {
     "latency": latency.measure,
     "burst": burst.measure,
     "soak": soak.measure,
+    "storm": storm.measure,
 }
 
 
